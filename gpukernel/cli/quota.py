@@ -105,7 +105,7 @@ def set_(
         typer.Argument(
             metavar="BOUND=VALUE…",
             help="devices, memory, leases, gpu_hours_per_day, gpu_hours_per_week, gpu_hours_per_term, longest_lease, "
-            "largest_slice, idle, waiting; “none” takes one away.",
+            "largest_slice, idle, waiting, interactive; “none” takes one away.",
         ),
     ],
     held: Annotated[

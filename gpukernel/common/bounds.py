@@ -55,6 +55,8 @@ class Bounds:
         A slice without CUDA calls and GPU time is released after this time; 0 never.
     waiting
         Requests that wait at one moment; of a person, `MOST_WAITING` where nothing is set.
+    interactive
+        Devices' worth of interactive leases at one moment; 0: batch and scavenger only.
     """
 
     devices: float | None = None
@@ -67,6 +69,7 @@ class Bounds:
     largest_slice: float | None = None
     idle_seconds: float | None = None
     waiting: int | None = None
+    interactive: float | None = None
 
     def given(self) -> dict[str, float]:
         """Return the bounds that are set."""

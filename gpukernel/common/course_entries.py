@@ -41,6 +41,7 @@ BOUNDS = {
     "largest_slice": "largest_slice",
     "idle": "idle_seconds",
     "waiting": "waiting",
+    "interactive": "interactive",
 }
 """The file's name for each figure of `gpukernel.common.bounds.Bounds`."""
 
@@ -136,6 +137,8 @@ class Limits(_Strict):
     """A slice without CUDA calls and GPU time is released after this time; 0: never. The nearest level that sets it decides."""
     waiting: _Count | None = None
     """Requests that wait at one moment; a person has at most 20 where no level for people sets it."""
+    interactive: Annotated[_Number, pydantic.Field(le=MOST_DEVICES)] | None = None
+    """Devices' worth of interactive slices at one moment; 0: batch and scavenger only."""
 
     @pydantic.field_validator("memory", mode="before")
     @classmethod
@@ -241,7 +244,7 @@ class CourseFile(_Strict):
 
 def expected_bound(name: str) -> str:
     """Return in words what may be written for one bound."""
-    if name == "devices":
+    if name in ("devices", "interactive"):
         return say("a number from 0 to %(most)s, such as 2.5", most=f"{MOST_DEVICES:,}")
     if name.startswith("gpu_hours"):
         return say("a number of hours from 0 to %(most)s, such as 12.5", most=f"{MOST_HOURS:,}")

@@ -54,6 +54,7 @@ BOUNDS = (
     "largest_slice",
     "idle",
     "waiting",
+    "interactive",
 )
 """In the order in which forms show them."""
 

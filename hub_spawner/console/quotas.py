@@ -32,6 +32,7 @@ LABELS = {
     "largest_slice": (later("Largest slice"), later("a share of one device, up to 1")),
     "idle": (later("Released when idle for"), later("90s, 30min or 2h; 0: never")),
     "waiting": (later("Requests that wait"), later("a whole number")),
+    "interactive": (later("Interactive devices at one moment"), later("2.5; 0: batch only")),
 }
 
 

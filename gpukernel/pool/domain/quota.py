@@ -51,6 +51,7 @@ class Standing:
     leases: int = 0
     spent: tuple[float, float, float] = (0.0, 0.0, 0.0)  # device-seconds in this day, week, term
     role: str = ""
+    interactive: int = 0  # of the share
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ class Claim:
     memory: int
     slice: int
     longest_seconds: float = 0.0  # that was asked for; 0: nothing
+    interactive: bool = True
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class Refusal:
     sentence: str
     account: Account
     until: float = 0.0
+    interactive: bool = False  # it is the one of interactive slices, which holds back no other class
 
 
 @functools.lru_cache(4096)  # most of those who are refused are refused again at the next decision
@@ -134,6 +137,18 @@ def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
                     "%(who)s may hold at most %(most)s devices at one moment; your %(asked)s can never fit.",
                     who=who,
                     most=_figure(millionths(bounds.devices)),
+                    asked=_figure(claim.share),
+                )
+            )
+        most = bounds.interactive
+        if most is not None and claim.interactive and claim.share > millionths(most):
+            if not most:
+                return no(say("%(who)s may hold no interactive slices; ask for the class batch.", who=who))
+            return no(
+                say(
+                    "%(who)s may hold at most %(most)s interactive devices at one moment; your %(asked)s can never fit. Ask for the class batch.",
+                    who=who,
+                    most=_figure(millionths(most)),
                     asked=_figure(claim.share),
                 )
             )
@@ -207,6 +222,21 @@ def refusal(
                 ),
                 standing.account,
             )
+        most = bounds.interactive
+        if most is not None and claim.interactive and standing.interactive + claim.share > millionths(most):
+            return Refusal(
+                say(
+                    "%(who)s holds %(held)s of %(its)s %(most)s interactive %(unit)s; your %(asked)s does not fit. Batch may.",
+                    who=who,
+                    held=_figure(standing.interactive),
+                    its=its,
+                    most=_figure(millionths(most)),
+                    unit=unit,
+                    asked=_figure(claim.share),
+                ),
+                standing.account,
+                interactive=True,
+            )
         for period, spent in zip(PERIODS, standing.spent, strict=True):
             hours = getattr(bounds, f"hours_{period}")
             if hours is not None and spent >= hours * HOUR:
@@ -269,4 +299,6 @@ def claim_on(request: SliceRequest, kind: DeviceClass | Device, longest: float =
     """Return what a request takes if all its slices lie on devices of one kind."""
     size = slice_bytes(request, kind)
     share = millionths(size / kind.memory_bytes)
-    return Claim(share * request.devices, size * request.devices, share, longest)
+    return Claim(
+        share * request.devices, size * request.devices, share, longest, request.priority == "interactive"
+    )

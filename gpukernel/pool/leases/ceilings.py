@@ -125,6 +125,7 @@ class LeasesInside:
                 manager.now(),
                 manager.steady(),
                 decided_by=over.decided_by,
+                priority="",
                 within=over.id,
             )
             return lease, True

@@ -127,6 +127,7 @@ class PlacedLeases:
                 now,
                 manager.steady(),
                 decided_by=engine,
+                priority="",
                 ceiling=ceiling,
             )
             if why := store.deciders.count_from(db, policy, lease, began, now):

@@ -241,7 +241,11 @@ _KEEP = "keep what they have until it ends"
 
 
 def _over(name: str, limit: float, standings: Iterable[Standing], subject: Subject) -> list[Effect]:
-    over = [s for s in standings if _used(name, s) > limit + (0.5 / MILLION if name == "devices" else 0)]
+    over = [
+        s
+        for s in standings
+        if _used(name, s) > limit + (0.5 / MILLION if name in ("devices", "interactive") else 0)
+    ]
     if not over:
         return []
     text = f"{limit:g}"
@@ -269,6 +273,8 @@ def _over(name: str, limit: float, standings: Iterable[Standing], subject: Subje
 def _used(name: str, standing: Standing) -> float:
     if name == "devices":
         return standing.share / MILLION
+    if name == "interactive":
+        return standing.interactive / MILLION
     if name == "memory":
         return standing.memory / MIB
     if name == "leases":

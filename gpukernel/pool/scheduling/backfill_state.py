@@ -31,6 +31,7 @@ class BackfillState:
     )  # servers, by the keys of requests that they failed
     standings: dict[Account, Standing] = field(default_factory=dict)
     full: dict[Account, str] = field(default_factory=dict)  # quotas that somebody further ahead waits for
+    full_interactive: dict[Account, str] = field(default_factory=dict)  # those of interactive slices alone
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, AvailabilityProfile] = field(
         default_factory=dict
@@ -143,9 +144,10 @@ class BackfillState:
             else profile
         )
 
-    def waited_for(self, whose: Iterable[Account]) -> str:
-        """Return the sentence of somebody who waits for one of these quotas; empty where nobody does."""
-        return next((self.full[account] for account in whose if account in self.full), "")
+    def waited_for(self, whose: Iterable[Account], priority: str) -> str:
+        """Return the sentence of somebody who waits for one of these quotas of a class; empty where nobody does."""
+        quotas = (self.full, self.full_interactive) if priority == "interactive" else (self.full,)
+        return next((full[account] for account in whose for full in quotas if account in full), "")
 
     def add(self, request: PendingRequest, claim: Claim) -> None:
         """Count what `request` takes or is promised for those behind it."""
@@ -159,4 +161,5 @@ class BackfillState:
                 old.leases + 1,
                 old.spent,
                 old.role,
+                old.interactive + (claim.share if claim.interactive else 0),
             )

@@ -101,6 +101,8 @@ def _within(claim: Claim, held: Iterable[Standing]) -> int:
             bounds = standing.bounds
             if bounds.devices is not None and claim.share:
                 room.append((millionths(bounds.devices) - standing.share) // claim.share)
+            if bounds.interactive is not None and claim.interactive and claim.share:
+                room.append((millionths(bounds.interactive) - standing.interactive) // claim.share)
             if bounds.memory_mib is not None and claim.memory:
                 room.append((bounds.memory_mib * MIB - standing.memory) // claim.memory)
             if bounds.leases is not None:

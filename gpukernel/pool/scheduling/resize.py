@@ -57,7 +57,7 @@ class Queue(Protocol):
         """
         ...
 
-    def waited_for(self, whose: Sequence[Account]) -> str:
+    def waited_for(self, whose: Sequence[Account], priority: str) -> str:
         """Return the sentence of somebody who waits for one of these quotas; empty where nobody does."""
         ...
 
@@ -170,7 +170,9 @@ def _promise_more(
     for piece in pieces:
         share = millionths((piece.memory_bytes + more[piece.device_id]) / piece.whole)
         new_share, largest = new_share + share, max(largest, share)
-    claim = Claim(new_share - row.share, sum(more.values()), largest)
+    claim = Claim(
+        new_share - row.share, sum(more.values()), largest, interactive=row.priority == "interactive"
+    )
     whose = quota_usage.accounts_of(row.person, row.course)
     roles = dict.fromkeys(whose, row.role)
     # The lease is held already: only its size is new.
@@ -179,10 +181,12 @@ def _promise_more(
         for standing in quota_usage.standings(db, policy, whose, roles, now).values()
     ]
     empty = [Standing(level.account, level.bounds, role=level.role) for level in levels]
-    hopeless = never(Claim(new_share, row.memory_bytes + claim.memory, largest), empty)
+    hopeless = never(
+        Claim(new_share, row.memory_bytes + claim.memory, largest, interactive=claim.interactive), empty
+    )
     if why := hopeless or refusal(claim, levels, now, policy.term_begins):
         raise Refused("quota", why.sentence)
-    if sentence := queue.waited_for(whose):
+    if sentence := queue.waited_for(whose, row.priority):
         raise Refused("quota", say("Others wait already: %(why)s", why=sentence))
     for piece in pieces:
         grown, free = more[piece.device_id], piece.whole - piece.promised_bytes
@@ -215,7 +219,9 @@ def _promise_more(
                 .where(devices.c.id == device_id)
                 .values(promised_bytes=devices.c.promised_bytes + grown)
             )
-        quota_usage.charge(db, policy, whose, row.role, claim.share, claim.memory, now, leases=0)
+        quota_usage.charge(
+            db, policy, whose, row.role, claim.share, claim.memory, now, leases=0, priority=row.priority
+        )
     except IntegrityError as error:
         raise Refused("failed", f"The pool's books do not agree: {error.orig}.") from None
     _write_size(db, row.id, new_share, row.memory_bytes + claim.memory, now)
@@ -257,7 +263,15 @@ def capped(store: Store, lease_id: str, device_id: str, memory_bytes: int, now: 
             freed = sum(less.values())
             whose = quota_usage.accounts_of(row.person, row.course)
             quota_usage.refund(
-                db, store.policy.current(db), whose, row.role, row.share - share, freed, now, leases=0
+                db,
+                store.policy.current(db),
+                whose,
+                row.role,
+                row.share - share,
+                freed,
+                now,
+                leases=0,
+                priority=row.priority,
             )
             _write_size(db, lease_id, share, row.memory_bytes - freed, now)
 

@@ -138,7 +138,7 @@ class SchedulingCycle:
             if request.key not in held:
                 order.pass_over()
                 continue  # nobody would take it
-            if sentence := state.waited_for(request.accounts):
+            if sentence := state.waited_for(request.accounts, request.wanted.priority):
                 self._result.reasons[request.key] = sentence
                 order.pass_over()
                 continue
@@ -221,15 +221,16 @@ class SchedulingCycle:
                 allowed.append(kind)
             else:
                 refused = why
-        waits_behind = next((a for a in request.accounts if a in state.full), None)
+        waits_behind = state.waited_for(request.accounts, request.wanted.priority)
         if refused is not None and not allowed:
             self._result.reasons[request.key] = refused.sentence
             if refused.until:
                 self._result.starts[request.key] = refused.until
-            state.full.setdefault(refused.account, refused.sentence)
+            full = state.full_interactive if refused.interactive else state.full
+            full.setdefault(refused.account, refused.sentence)
             return None
-        if waits_behind is not None:
-            self._result.reasons[request.key] = state.full[waits_behind]
+        if waits_behind:
+            self._result.reasons[request.key] = waits_behind
             return None
         return allowed
 
@@ -270,7 +271,15 @@ class SchedulingCycle:
             priority=request.wanted.priority,
         )
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
-        state.add(request, Claim(share, sum(p.memory_bytes for p in placed), 0))
+        state.add(
+            request,
+            Claim(
+                share,
+                sum(p.memory_bytes for p in placed),
+                0,
+                interactive=request.wanted.priority == "interactive",
+            ),
+        )
         state.emptiest, state.others = {}, {}
         end = math.inf if span is None else state.now + span
         for piece in placed:

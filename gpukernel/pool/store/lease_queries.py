@@ -63,7 +63,14 @@ END = CompiledSql(
         sa.or_(sa.bindparam("us", type_=sa.String) == "", leases.c.caller.in_(["", sa.bindparam("us")])),
     )
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
-    .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
+    .returning(
+        leases.c.person,
+        leases.c.course,
+        leases.c.role,
+        leases.c.share,
+        leases.c.memory_bytes,
+        leases.c.priority,
+    )
 )
 _PROMISED = (slices.c.memory_bytes, slices.c.reserve_bytes, slices.c.lent_bytes, slices.c.lent_by)
 # A fenced worker is not one of those that the server's agent speaks of.
@@ -107,7 +114,14 @@ LEASE_OVER = CompiledSql(
         ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), IN_USE),
     )
     .values(state="ended")
-    .returning(leases.c.person, leases.c.course, leases.c.role, leases.c.share, leases.c.memory_bytes)
+    .returning(
+        leases.c.person,
+        leases.c.course,
+        leases.c.role,
+        leases.c.share,
+        leases.c.memory_bytes,
+        leases.c.priority,
+    )
 )
 RENEW = CompiledSql(
     leases.update()

@@ -102,7 +102,6 @@ class Leases:
         lease_id, secret = secrets.token_hex(8), secrets.token_hex(32)
         whose = quota_usage.accounts_of(holder.person, holder.course)
         by_engine = decided_by != "pool"
-        priority = "" if by_engine else priority
         span = (longest or None) if by_engine else policy.longest(whose, role, longest)
         charged = [] if within else placed
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in charged)
@@ -110,7 +109,9 @@ class Leases:
         made = [ceilings.new_slice(piece, ceiling=ceiling) for piece in placed]
         try:
             ceilings.promise(db, placed, within)
-            quota_usage.charge(db, policy, whose, role, share, memory, now, bounded=not by_engine)
+            quota_usage.charge(
+                db, policy, whose, role, share, memory, now, priority=priority, bounded=not by_engine
+            )
             epoch = queries.NEXT_EPOCH.first(db).epoch
             values = {
                 "id": lease_id,
@@ -224,7 +225,8 @@ class Leases:
         if close_span(db, lease_id, now):
             policy = self._policy.current(db, row.policy_version)
             whose = quota_usage.accounts_of(lease.person, lease.course)
-            quota_usage.refund(db, policy, whose, lease.role, lease.share, lease.memory_bytes, now)
+            held = lease.share, lease.memory_bytes
+            quota_usage.refund(db, policy, whose, lease.role, *held, now, priority=lease.priority)
 
     def inside(self, lease_id: str) -> list[str]:
         """Return the ids of leases inside of a ceiling that are not over."""

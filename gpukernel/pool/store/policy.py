@@ -195,7 +195,7 @@ def _new_ceilings(db: sa.Connection, policy: Policy, *whose: sa.ColumnElement[bo
         bounds = policy.account_bounds(Account(row.kind, row.course, row.person))
         updates.append(
             {"k": row.kind, "c": row.course, "p": row.person}
-            | ceilings(bounds, row.share_held, row.memory_held, row.leases_held)
+            | ceilings(bounds, row.share_held, row.memory_held, row.leases_held, row.interactive_held)
         )
     if updates:
         db.execute(
@@ -208,12 +208,15 @@ def _new_ceilings(db: sa.Connection, policy: Policy, *whose: sa.ColumnElement[bo
         )
 
 
-def ceilings(bounds: Bounds, share: int, memory: int, leases: int) -> dict[str, int | None]:
+def ceilings(bounds: Bounds, share: int, memory: int, leases: int, interactive: int) -> dict[str, int | None]:
     """Return the most that the database lets an account hold that holds this much."""
     return {
         "share_ceiling": None if bounds.devices is None else max(millionths(bounds.devices), share),
         "memory_ceiling": None if bounds.memory_mib is None else max(bounds.memory_mib * MIB, memory),
         "leases_ceiling": None if bounds.leases is None else max(bounds.leases, leases),
+        "interactive_ceiling": None
+        if bounds.interactive is None
+        else max(millionths(bounds.interactive), interactive),
     }
 
 

@@ -40,6 +40,7 @@ _CHANGE = (
         share_held=table.c.share_held + sa.bindparam("share"),
         memory_held=table.c.memory_held + sa.bindparam("memory"),
         leases_held=table.c.leases_held + sa.bindparam("count"),
+        interactive_held=table.c.interactive_held + sa.bindparam("first"),
         settled=sa.bindparam("now"),
         spent_day=sa.bindparam("day"),
         spent_week=sa.bindparam("week"),
@@ -64,7 +65,7 @@ _ADD_TIME = CompiledSql(
     )
 )
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.  What an engine placed raises both.
-_CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling")
+_CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling", "interactive_ceiling")
 _WITH_CEILINGS = CompiledSql(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
 _FIRST = CompiledSql(table.insert())
 _STEP = MILLION // 100
@@ -127,7 +128,14 @@ def standings(
         else:
             spent = _spent(row, now, begins)
             result[account] = Standing(
-                account, bounds, row.share_held, row.memory_held, row.leases_held, spent, role
+                account,
+                bounds,
+                row.share_held,
+                row.memory_held,
+                row.leases_held,
+                spent,
+                role,
+                row.interactive_held,
             )
     return result
 
@@ -146,6 +154,7 @@ def all_standings(db: sa.Connection, policy: Policy, now: float) -> list[Standin
                 row.memory_held,
                 row.leases_held,
                 spent,
+                interactive=row.interactive_held,
             )
         )
     return result
@@ -169,31 +178,36 @@ def _change(
     whose: Sequence[Account],
     role: str,
     amounts: tuple[int, int, int],
+    priority: str,
     now: float,
     *,
     bounded: bool,
 ) -> None:
     rows, begins = _rows(db, whose), _begins(now, policy)
+    interactive = amounts[0] if priority == "interactive" else 0
     new, changes = [], []
     for account in whose:
         row = rows.get(account)
         bounds = policy.bounds(account, role)
         if row is None:
             first = {"kind": account.kind, "course": account.course, "person": account.person}
-            new.append(first | ceilings(bounds, 0, 0, 0))
+            new.append(first | ceilings(bounds, 0, 0, 0, 0))
         spent = _spent(row, now, begins) if row else (0.0, 0.0, 0.0)
         later = max(now, row.settled) if row else now
         change = _key(account) | {
             "share": amounts[0],
             "memory": amounts[1],
             "count": amounts[2],
+            "first": interactive,
             "now": later,
             "mean": _recent(row, later, policy.half_life) if row else 0.0,
             **dict(zip(PERIODS, spent, strict=True)),
         }
         if not bounded:
-            now_held = (row.share_held, row.memory_held, row.leases_held) if row else (0, 0, 0)
-            then = (held + amount for held, amount in zip(now_held, amounts, strict=True))
+            now_held = (0, 0, 0, 0)
+            if row:
+                now_held = (row.share_held, row.memory_held, row.leases_held, row.interactive_held)
+            then = (held + amount for held, amount in zip(now_held, (*amounts, interactive), strict=True))
             change |= {f"new_{name}": most for name, most in ceilings(bounds, *then).items()}
         changes.append(change)
     _FIRST.each(db, new)
@@ -210,13 +224,14 @@ def charge(
     now: float,
     leases: int = 1,
     *,
+    priority: str = "interactive",
     bounded: bool = True,
 ) -> None:
-    """Add a grant to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota.
+    """Add a grant of a class to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota.
 
     Without `bounded` no quota refuses it: it counts, and nothing more is granted within a quota that it has filled.
     """
-    _change(db, policy, whose, role, (share, memory, leases), now, bounded=bounded)
+    _change(db, policy, whose, role, (share, memory, leases), priority, now, bounded=bounded)
 
 
 def add_time(
@@ -239,6 +254,8 @@ def refund(
     memory: int,
     now: float,
     leases: int = 1,
+    *,
+    priority: str = "interactive",
 ) -> None:
     """Take what has become free out of the totals."""
-    _change(db, policy, whose, role, (-share, -memory, -leases), now, bounded=False)
+    _change(db, policy, whose, role, (-share, -memory, -leases), priority, now, bounded=False)

@@ -95,9 +95,8 @@ ledger = Table(
 changes = Table(
     "changes",
     metadata,
-    Column(
-        "number", BigInteger, primary_key=True, autoincrement=False
-    ),  # without gaps, in the order of commits
+    # without gaps, in the order of commits
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
     Column("pool", String, nullable=False),  # the process that made them
     Column("what", String, nullable=False),  # JSON: `gpukernel.pool.store.changes`
 )
@@ -146,26 +145,18 @@ servers = Table(
     # A heartbeat, in steady time: the last one of a server that is away; of others its pool knows later ones.
     Column("heard", Float, nullable=False, server_default="0"),
     Column("fenced_until", Float, nullable=False, server_default="1e18"),  # its workers may live until then
-    Column(
-        "settling", Boolean, nullable=False, server_default=text("false")
-    ),  # workers live that nobody ordered
+    # workers live that nobody ordered
+    Column("settling", Boolean, nullable=False, server_default=text("false")),
     Column("forgotten", Boolean, nullable=False, server_default=text("false")),
-    Index(
-        "one_server_a_token",
-        "credential",
-        unique=True,
-        sqlite_where=text("substr(credential, 1, 6) = 'token '"),
-        postgresql_where=text("substr(credential, 1, 6) = 'token '"),
-    ),
+    _living("one_server_a_token", "credential", condition="substr(credential, 1, 6) = 'token '", unique=True),
 )
 
 # The devices of GPU servers, with the memory that is promised on each.
 devices = Table(
     "devices",
     metadata,
-    Column(
-        "id", String, primary_key=True
-    ),  # its server with its UUID, or with its number where that is not told
+    # its server with its UUID, or with its number where that is not told
+    Column("id", String, primary_key=True),
     Column("uuid", String, nullable=False, server_default="", index=True),
     Column("server", String, nullable=False, index=True),
     Column("index", Integer, nullable=False),
@@ -188,14 +179,7 @@ devices = Table(
     Index("one_decider_a_device", "id", "decided_by", unique=True),
     CheckConstraint("promised_bytes >= 0 AND promised_bytes <= memory_bytes", name="never_promised_twice"),
     # Numbers move from one device to another; at any time a number means one that may be promised.
-    Index(
-        "one_device_a_number",
-        "server",
-        "index",
-        unique=True,
-        sqlite_where=text("available"),
-        postgresql_where=text("available"),
-    ),
+    _living("one_device_a_number", "server", "index", condition="available", unique=True),
     # Best fit is one step in this index, however many devices there are.
     Index("devices_by_room", "name", "memory_bytes", "available", "promised_bytes", "id"),
     _living("devices_to_hand_over", "id", condition="next_decider <> ''"),
@@ -232,9 +216,8 @@ leases = Table(
     Column("uid", BigInteger, nullable=False, server_default="0"),  # in direct mode: whose programs
     Column("decided_by", String, nullable=False, server_default="pool"),  # who chose its devices
     Column("caller", String, nullable=False, server_default=""),  # the pool that was asked for it last
-    Column(
-        "ceiling", Boolean, nullable=False, server_default=text("false")
-    ),  # its memory is lent to leases inside
+    # its memory is lent to leases inside
+    Column("ceiling", Boolean, nullable=False, server_default=text("false")),
     Column("within", String, nullable=False, server_default=""),  # the ceiling that it is inside of
     Column("priority", String, nullable=False, server_default="interactive"),  # empty: an engine's
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
@@ -276,16 +259,14 @@ slices = Table(
     Column("connections", Integer, nullable=False, default=0),
     Column("idle_seconds", Float, nullable=False, default=0.0),  # as reported last
     Column("idle_since", Float, nullable=True),  # in steady time; empty while it is not idle, or of before
-    Column(
-        "confirmed", Boolean, nullable=False, server_default=text("true")
-    ),  # its server has the order to start it
+    # its server has the order to start it
+    Column("confirmed", Boolean, nullable=False, server_default=text("true")),
     # Its worker is out of reach of whoever speaks for the server now, and may live until then.
     Column("fenced_until", Float, nullable=True),
     # Who decides over the device, as long as the worker may live: a device goes to nobody else before.
     Column("decided_by", String, nullable=True, server_default="pool"),
-    Column(
-        "reserve_bytes", BigInteger, nullable=False, server_default="0"
-    ),  # of a ceiling: promised for leases inside
+    # of a ceiling: promised for leases inside
+    Column("reserve_bytes", BigInteger, nullable=False, server_default="0"),
     Column("lent_bytes", BigInteger, nullable=False, server_default="0"),  # what these have of it
     Column("lent_by", String, nullable=True),  # the ceiling whose memory this is
     CheckConstraint("lent_bytes >= 0 AND lent_bytes <= reserve_bytes", name="lent_within_reserve"),
@@ -394,6 +375,7 @@ quotas = Table(
     Column("largest_slice", Float, nullable=True),
     Column("idle_seconds", Float, nullable=True),
     Column("waiting", Integer, nullable=True),
+    Column("interactive", Float, nullable=True),
     CheckConstraint("kind IN ('pool', 'course', 'student', 'instructor', 'person')", name="known_kind"),
 )
 
@@ -411,6 +393,8 @@ quota_usage = Table(
     Column("share_ceiling", BigInteger, nullable=True),
     Column("memory_ceiling", BigInteger, nullable=True),
     Column("leases_ceiling", BigInteger, nullable=True),
+    Column("interactive_held", BigInteger, nullable=False, server_default="0"),  # share of interactive leases
+    Column("interactive_ceiling", BigInteger, nullable=True),
     # Share × time in device-seconds: up to `settled`; each in the period that it began in.
     Column("settled", Float, nullable=False, server_default="0"),
     Column("spent_day", Float, nullable=False, server_default="0"),
@@ -429,6 +413,10 @@ quota_usage = Table(
     CheckConstraint(
         "leases_held >= 0 AND (leases_ceiling IS NULL OR leases_held <= leases_ceiling)",
         name="leases_within_quota",
+    ),
+    CheckConstraint(
+        "interactive_held >= 0 AND (interactive_ceiling IS NULL OR interactive_held <= interactive_ceiling)",
+        name="interactive_within_quota",
     ),
 )
 
@@ -482,9 +470,8 @@ tokens = Table(
     Column("server", String, nullable=False, server_default=""),
     Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
     Column("renewed", Float, nullable=True),  # it is valid for as long after it as it was made for
-    Column(
-        "inside", Boolean, nullable=False, server_default=text("false")
-    ),  # it leases inside of ceilings only
+    # it leases inside of ceilings only
+    Column("inside", Boolean, nullable=False, server_default=text("false")),
 )
 
 # What administrators and instructors changed, with the values before and after.

@@ -110,7 +110,8 @@ def test_the_newest_migration_goes_back_and_forth(database: str) -> None:
     assert gone == {
         "leases": {"priority"},
         "ledger": {"half_life"},
-        "quota_usage": {"recent"},
+        "quota_usage": {"recent", "interactive_held", "interactive_ceiling"},
+        "quotas": {"interactive"},
         "requests": {"priority"},
     }
     engine.dispose()
@@ -118,6 +119,9 @@ def test_the_newest_migration_goes_back_and_forth(database: str) -> None:
     assert columns() == newest
     with engine.connect() as db:
         assert db.execute(sa.select(schema.leases.c.priority)).scalars().all() == ["interactive"]
+        # What is held counts as interactive, so that its end can take it away again.
+        held = db.execute(sa.select(schema.quota_usage)).all()
+        assert {row.interactive_held for row in held} == {row.share_held for row in held} == {500_000}
     engine.dispose()
 
 

@@ -42,6 +42,7 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
     "leases": {"decided_by": "pool", "caller": "", "ceiling": 0, "within": "", "priority": "interactive"},
+    "quotas": {"interactive": None},
     "requests": {"on_device": "", "priority": "interactive"},
     "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool", **CEILINGS},
     "tokens": {"renewed": None, "inside": 0},
@@ -73,7 +74,10 @@ def renamed(before: Contents) -> Contents:
         for table, rows in before.items()
     }
     after["ledger"] = [{**row, "half_life": 604800.0} for row in after["ledger"]]
-    after["quota_usage"] = [{**row, "recent": 0.0} for row in after["quota_usage"]]
+    classes = {"recent": 0.0, "interactive_ceiling": None}
+    after["quota_usage"] = [
+        {**row, **classes, "interactive_held": row["share_held"]} for row in after["quota_usage"]
+    ]
     for lease in after["leases"]:
         lease["span"] = None if lease["until"] is None else lease["until"] - lease["created"]
     for server in after["servers"]:
