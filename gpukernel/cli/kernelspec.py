@@ -62,6 +62,12 @@ def install(
         bool,
         typer.Option("--on-first-use", help="Ask for the slice when CUDA is first used, not at the start."),
     ] = False,
+    priority: Annotated[
+        str,
+        typer.Option(
+            "--class", metavar="CLASS", help="interactive; or later in the queue, batch or scavenger."
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Install the kernels that the launcher shows as “V100 × 0.02” and so on.
@@ -79,7 +85,9 @@ def install(
     try:
         policy = "on_first_use" if on_first_use else ""
         specs = [
-            kernelspecs.SliceSpec(one, model, name, display_name, wait, mode=mode, acquire=policy)
+            kernelspecs.SliceSpec(
+                one, model, name, display_name, wait, mode=mode, acquire=policy, priority=priority
+            )
             for one in shares
         ]
         places = [kernelspecs.write(spec, _kernels(user, prefix)) for spec in specs]

@@ -50,6 +50,8 @@ class SliceSpec:
         ``remote``, ``direct`` or ``auto``, as the provisioner's.
     acquire
         The start policy, ``at_start`` or ``on_first_use``; empty leaves the provisioner's.
+    priority
+        The class, ``interactive``, ``batch`` or ``scavenger``; empty leaves the provisioner's.
     """
 
     share: float
@@ -59,6 +61,7 @@ class SliceSpec:
     wait_seconds: float | None = None
     mode: str = "remote"
     acquire: str = ""
+    priority: str = ""
 
     def __post_init__(self) -> None:
         if not 0.001 <= self.share <= 1:
@@ -67,13 +70,17 @@ class SliceSpec:
             raise InvalidSpec(f"A mode is remote, direct or auto; “{self.mode}” is none.")
         if self.acquire not in ("", "at_start", "on_first_use"):
             raise InvalidSpec(f"A start policy is at_start or on_first_use; “{self.acquire}” is none.")
+        if self.priority not in ("", "interactive", "batch", "scavenger"):
+            raise InvalidSpec(f"A class is interactive, batch or scavenger; “{self.priority}” is none.")
         if (self.mode, self.acquire) == ("direct", "on_first_use"):
             raise InvalidSpec(DIRECT_AT_START)
         if not self.name:
             model = re.sub(r"[^a-z0-9._-]+", "-", self.model.lower())
-            object.__setattr__(self, "name", f"gpu-{model or 'any'}-{figure(self.share)}")
+            later = f"-{self.priority}" if self.priority not in ("", "interactive") else ""
+            object.__setattr__(self, "name", f"gpu-{model or 'any'}-{figure(self.share)}{later}")
         if not self.display_name:
-            object.__setattr__(self, "display_name", f"{self.model or 'GPU'} × {figure(self.share)}")
+            words = f", {self.priority}" if self.priority not in ("", "interactive") else ""
+            object.__setattr__(self, "display_name", f"{self.model or 'GPU'} × {figure(self.share)}{words}")
         if not re.fullmatch(r"[a-z0-9._-]+", self.name):
             raise InvalidSpec(
                 f"A kernel's name has only small letters, figures, dots, dashes and underscores; “{self.name}” has others."
@@ -88,6 +95,8 @@ class SliceSpec:
             config["mode"] = self.mode
         if self.acquire:
             config["acquire"] = self.acquire
+        if self.priority:
+            config["priority"] = self.priority
         return {
             "argv": [python, "-m", "ipykernel_launcher", "-f", "{connection_file}"],
             "display_name": self.display_name,
@@ -135,6 +144,7 @@ def installed() -> list[tuple[SliceSpec, Path]]:
                 config.get("wait_seconds"),
                 config.get("mode", "remote"),
                 config.get("acquire", ""),
+                config.get("priority", ""),
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue

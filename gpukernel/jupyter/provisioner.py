@@ -87,6 +87,11 @@ class GPUSliceProvisioner(LocalProvisioner):
         "at_start",
         help="When the slice is asked for: before the kernel starts, or when CUDA is first used; the latter in remote mode only.",
     ).tag(config=True)
+    priority = Enum(
+        ["interactive", "batch", "scavenger"],
+        "interactive",
+        help="The class of its requests: batch and scavenger are served after interactive ones.",
+    ).tag(config=True)
     wait_seconds = Float(
         5.0,
         help="How long a start waits for its slice, in seconds; then the kernel starts, and its first CUDA call waits in the queue. "
@@ -200,6 +205,7 @@ class GPUSliceProvisioner(LocalProvisioner):
             mode=mode,
             machine="" if mode == "remote" else machine_identity(),
             user=os.getuid(),
+            priority=self.priority,
         )
         holder = Holder(
             person=os.environ.get("JUPYTERHUB_USER") or own_name(),

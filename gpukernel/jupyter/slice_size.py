@@ -43,6 +43,7 @@ def request_from(data: Any, before: SliceRequest | None) -> SliceRequest:
             mode=before.mode if before else "remote",
             machine=before.machine if before else "",
             user=before.user if before else 0,
+            priority=before.priority if before else "interactive",
         )
         check_request(request)
     except (TypeError, ValueError, KeyError, AttributeError, OverflowError):

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from gpukernel.cli.kernelspec import app
 from gpukernel.cli.terminal.output import Problem
+from gpukernel.common.model import SliceRequest
+from gpukernel.jupyter.slice_size import request_from
 
 
 @pytest.fixture
@@ -54,6 +56,22 @@ def test_remove_never_touches_other_kernels(jupyter_home: Path) -> None:
     assert isinstance(refused, Problem)
     assert refused.status == 5
     assert other.exists()
+
+
+def test_a_kernelspec_may_ask_in_a_later_class(jupyter_home: Path) -> None:
+    run = CliRunner()
+    assert run.invoke(app, ["install", "--user", "--share", "0.3", "--class", "batch"]).exit_code == 0
+    path = jupyter_home / "share/jupyter/kernels/gpu-v100-0.3-batch/kernel.json"
+    content = json.loads(path.read_text())
+    assert content["display_name"] == "V100 × 0.3, batch"
+    config = content["metadata"]["kernel_provisioner"]["config"]
+    assert config == {"share": 0.3, "model": "V100", "priority": "batch"}
+    refused = run.invoke(app, ["install", "--user", "--share", "0.3", "--class", "urgent"]).exception
+    assert isinstance(refused, Problem)
+    assert str(refused) == "A class is interactive, batch or scavenger; “urgent” is none."
+    # Another size of a kernel that runs stays in its class.
+    again = request_from({"share": 0.5}, SliceRequest(0.3, priority="batch"))
+    assert (again.share, again.priority) == (0.5, "batch")
 
 
 def test_a_kernelspec_may_ask_on_first_use(jupyter_home: Path) -> None:

@@ -41,9 +41,9 @@ def start(
     running: list[KernelManager] = []
 
     def start(
-        share: float = 0.02, wait: float = 20, environment: dict[str, str] | None = None
+        share: float = 0.02, wait: float = 20, environment: dict[str, str] | None = None, priority: str = ""
     ) -> KernelManager:
-        spec = kernelspecs.SliceSpec(share, wait_seconds=wait)
+        spec = kernelspecs.SliceSpec(share, wait_seconds=wait, priority=priority)
         kernelspecs.write(spec, tmp_path / "data" / "kernels")
         manager = KernelManager(kernel_name=spec.name)
         manager.start_kernel(**({"env": {**os.environ, **environment}} if environment else {}))
@@ -70,6 +70,14 @@ def test_a_kernel_holds_a_slice_until_it_is_shut_down(
     assert [lease.slices[0].memory_bytes for lease in held(pool, manager)] == [655 * 2**20]
     manager.shutdown_kernel(now=True)
     assert held(pool, manager) == []
+
+
+def test_a_kernels_slice_has_the_class_of_its_kernelspec(
+    pool: EmbeddedPool, start: Callable[..., KernelManager]
+) -> None:
+    for priority in ("", "batch"):
+        (lease,) = held(pool, start(priority=priority))
+        assert lease.priority == (priority or "interactive")
 
 
 def test_the_pool_learns_the_name_of_the_notebook(
