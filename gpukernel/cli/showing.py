@@ -189,3 +189,26 @@ def leases(
 app.command("ps", cls=WatchCommand, help="The same as “leases”: who holds which slices, and who waits.")(
     leases
 )
+
+
+@app.command()
+def why(
+    which: Annotated[
+        str,
+        typer.Argument(metavar="LEASE|REQUEST", help="The beginning of a lease's id or of a request's key."),
+    ],
+    pool: Pool = None,
+    state: State = None,
+    form: FormatOption = Format.TABLE,
+    json: Json = False,
+) -> None:
+    """Say why a lease is where it is, or why a request waits: your own, of a course that you teach, or as the administrator all.
+
+    \b
+    Examples:
+      gpukernel why 3f2a
+      gpukernel why run-7c1e --json
+    """
+    from gpukernel.cli.queue import why as command
+
+    command.why(which, pool, state, chosen(form, json))

@@ -1,4 +1,4 @@
-"""The check of a slice request that needs no pool: what no pool could ever fulfil."""
+"""The properties of a slice request without a pool: whether any could fulfil it, and the rank of its class."""
 
 from __future__ import annotations
 
@@ -8,11 +8,19 @@ from collections.abc import Iterable
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import PRIORITIES, SliceRequest
 
-__all__ = ["MIB", "check_request"]
+__all__ = ["MIB", "PROMOTED_AFTER", "check_request", "class_rank"]
 
 MIB = 2**20
 MOST_DEVICES = 64
 LONGEST_TEXT = 256
+
+PROMOTED_AFTER = {"interactive": 0.0, "batch": 4 * 3600.0, "scavenger": 24 * 3600.0}
+"""Seconds of waiting after which a request of a class counts as interactive in the order."""
+
+
+def class_rank(priority: str, waited: float) -> int:
+    """Return the rank of a request of a class that has waited so many seconds; the lowest is served first."""
+    return 0 if waited >= PROMOTED_AFTER[priority] else PRIORITIES.index(priority)
 
 
 def check_request(request: SliceRequest, texts: Iterable[str] = ()) -> None:

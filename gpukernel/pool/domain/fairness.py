@@ -1,7 +1,7 @@
 """Fair order and backfill: pure functions, precise enough to be checked by a model.
 
 **Classes.**  Interactive requests come first, then batch, then scavengers.  Within a class the fair order decides.  So that
-nobody waits for ever, a batch request counts as interactive in the order after `PROMOTED_AFTER` of waiting, and a scavenger later.
+nobody waits for ever, a batch request counts as interactive in the order after `gpukernel.common.slice_request.PROMOTED_AFTER` of waiting, and a scavenger later.
 
 **The order.**  The next slice goes to the course that holds the least for its weight: of the courses that wait with the class that is next, the one with
 the smallest (devices' worth held now and of late) / weight, and where two are equal, the one whose first request has waited longer.  Within a
@@ -33,25 +33,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from gpukernel.common.model import PRIORITIES
-
 __all__ = [
-    "PROMOTED_AFTER",
     "AvailabilityProfile",
     "FairOrder",
     "FairShareItem",
-    "class_rank",
     "fair_order",
     "promise",
 ]
-
-PROMOTED_AFTER = {"interactive": 0.0, "batch": 4 * 3600.0, "scavenger": 24 * 3600.0}
-"""Seconds of waiting after which a request of a class counts as interactive in the order."""
-
-
-def class_rank(priority: str, waited: float) -> int:
-    """Return the rank of a request of a class that has waited so many seconds; the lowest is served first."""
-    return 0 if waited >= PROMOTED_AFTER[priority] else PRIORITIES.index(priority)
 
 
 class FairShareItem(Protocol):

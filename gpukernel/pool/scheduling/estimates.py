@@ -13,7 +13,8 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say, sentence_of
 from gpukernel.common.model import Chance, SliceRequest, Waiting
 from gpukernel.common.policy import Policy
-from gpukernel.pool.domain.fairness import AvailabilityProfile, class_rank, promise
+from gpukernel.common.slice_request import class_rank
+from gpukernel.pool.domain.fairness import AvailabilityProfile, promise
 from gpukernel.pool.domain.placement import MIB, DeviceClass, check_request, matching, slice_bytes
 from gpukernel.pool.domain.quota import Claim, Standing, claim_on, never, refusal
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements

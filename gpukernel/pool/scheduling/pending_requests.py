@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
-from gpukernel.pool.domain.fairness import class_rank
+from gpukernel.common.slice_request import class_rank
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
@@ -70,7 +70,7 @@ class PendingRequest:
         return self.holder.course
 
     def rank(self, now: float) -> int:
-        """Return the rank of its class at a wall time, the lowest first; waiting lowers it (`gpukernel.pool.domain.fairness`)."""
+        """Return the rank of its class at a wall time, the lowest first; waiting lowers it (`PROMOTED_AFTER`)."""
         return class_rank(self.wanted.priority, now - self.since)
 
     @property

@@ -17,10 +17,9 @@ from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.common.policy import HALF_LIFE
+from gpukernel.common.slice_request import PROMOTED_AFTER, class_rank
 from gpukernel.pool.domain.fairness import (
-    PROMOTED_AFTER,
     AvailabilityProfile,
-    class_rank,
     fair_order,
     promise,
 )

@@ -1,0 +1,1 @@
+"""Commands about the queue's decisions.  Imported by `gpukernel.cli.showing`."""
