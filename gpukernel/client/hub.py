@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -57,7 +57,9 @@ class HubClient(PoolClient):
     async def estimate(self, course: str, sizes: Iterable[Offered], person: str = "") -> list[Chance]:
         """Return what the caller (or `person`, for those who may speak for others) would get now, in the order of `sizes`."""
         request = pb.EstimateRequest(course=course, person=person)
-        request.sizes.extend(pb.Size(share=size.share, model=size.model) for size in sizes)
+        request.sizes.extend(
+            pb.Size(share=size.share, model=size.model, priority=size.priority) for size in sizes
+        )
         reply = await self._call(self._hub.Estimate, request)
         return [
             Chance(
@@ -102,14 +104,19 @@ class HubClient(PoolClient):
 
 
 def _course_from(message: pb.Course) -> KnownCourse:
+    classes = message.offer_classes or [""] * len(message.offers)  # a pool of before says none
     profile = Profile(
         message.term,
         tuple(message.groups),
         tuple(message.instructor_groups),
-        tuple(Offered.parse(text) for text in message.offers),
+        tuple(
+            replace(Offered.parse(text), priority=name)
+            for text, name in zip(message.offers, classes, strict=True)
+        ),
         tuple(message.environments),
         message.start,
         tuple(message.notebooks),
+        message.priority,
     )
     course = Course(message.name, message.title, message.weight, dict(message.members), profile)
     return KnownCourse(course, message.role)

@@ -11,22 +11,29 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpukernel.common.model import PRIORITIES
+
 __all__ = ["STARTS", "Course", "Offered", "Profile"]
 
 STARTS = ("", "at_start", "on_first_use")
-_OFFER = re.compile(r"(?:(?P<model>[^×]*?[^×\s])\s*(?:×|\bx\b)\s*)?(?P<share>\d*\.?\d+)")
+_OFFER = re.compile(
+    r"(?:(?P<model>[^×]*?[^×\s])\s*(?:×|\bx\b)\s*)?(?P<share>\d*\.?\d+)"
+    rf"(?:\s+(?P<priority>{'|'.join(PRIORITIES)}))?"
+)
 
 
 @dataclass(frozen=True)
 class Offered:
-    """A size to choose: a `share` of a device whose name contains `model`; any device where that is empty."""
+    """A size to choose: a `share` of a device whose name contains `model`, any device where that is empty, in the class `priority`; as
+    the course says where that is empty."""
 
     share: float
     model: str = ""
+    priority: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Offered:
-        """Return the size of ``V100 × 0.02``, ``V100 x 0.02`` or ``0.02``.
+        """Return the size of ``V100 × 0.02``, ``V100 x 0.02``, ``0.02`` or ``V100 x 1 batch``.
 
         Raises
         ------
@@ -36,12 +43,18 @@ class Offered:
         match = _OFFER.fullmatch(text.strip())
         if match is None or not 0.001 <= (share := float(match["share"])) <= 1 or len(text) > 80:
             raise ValueError(
-                "write an offer as V100 x 0.02, or as 0.02 of any model; a share lies from 0.001 to 1"
+                "write an offer as V100 x 0.02, or as 0.02 of any model, and a class behind it, as in V100 x 1 batch; "
+                "a share lies from 0.001 to 1"
             )
         model = match["model"] or ""
-        return cls(share, "" if model == "GPU" else model)
+        return cls(share, "" if model == "GPU" else model, match["priority"] or "")
 
     def __str__(self) -> str:
+        return f"{self.size} {self.priority}" if self.priority else self.size
+
+    @property
+    def size(self) -> str:
+        """Return it without its class, ``V100 × 0.02``."""
         return f"{self.model or 'GPU'} × {self.share:g}"
 
 
@@ -63,6 +76,8 @@ class Profile:
         When a kernel asks for its slice, as the provisioner's `acquire`; empty: as the administrator says.
     notebooks
         Files and folders, as a single-user server sees them, that are copied into the home directory at its first start.
+    priority
+        The class in which kernels ask where their offer names none; empty: interactive.
     """
 
     term: str = ""
@@ -72,6 +87,7 @@ class Profile:
     environments: tuple[str, ...] = ()
     start: str = ""
     notebooks: tuple[str, ...] = ()
+    priority: str = ""
 
     def plain(self) -> dict[str, Any]:
         """Return what is set, as files and messages have it."""

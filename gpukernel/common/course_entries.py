@@ -16,6 +16,7 @@ from gpukernel.common.bounds import EVERYBODY, Bounds, check_bounds
 from gpukernel.common.course import STARTS, Offered, Profile
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
+from gpukernel.common.model import PRIORITIES
 from gpukernel.common.reservation_entry import ReservationEntry
 from gpukernel.common.reservations import MOST_OF_A_COURSE, known_zone
 
@@ -165,6 +166,12 @@ def _path(value: str) -> str:
 _Few = pydantic.Field(max_length=100)
 
 
+def _class(value: str) -> str:
+    if value not in ("", *PRIORITIES):
+        raise ValueError(f"a class is one of {', '.join(PRIORITIES)}")
+    return value
+
+
 class ProfileEntry(_Strict):
     """The offers and groups of a course; see `gpukernel.common.course`."""
 
@@ -175,13 +182,15 @@ class ProfileEntry(_Strict):
     instructor_groups: Annotated[list[_Person], _Few] = []
     """Groups of JupyterHub whose members are its instructors."""
     offers: Annotated[_Offers, _Few] = []
-    """Sizes to choose from: V100 x 0.02, or 0.02 of any model. Empty: the usual sizes of every model."""
+    """Sizes to choose from: V100 x 0.02, or 0.02 of any model; V100 x 1 batch in a later class. Empty: the usual sizes of every model."""
     environments: Annotated[list[_Person], _Few] = []
     """Environments to choose from, by their names in `hub_spawner.configure`; the first is the usual one. Empty: all of them."""
     start: Annotated[str, pydantic.AfterValidator(_start)] = ""
     """The moment at which a kernel asks for its slice: at_start, or on_first_use of CUDA."""
     notebooks: Annotated[list[Annotated[str, pydantic.AfterValidator(_path)]], _Few] = []
     """Files and folders, as single-user servers see them, to copy into the home directory at a server's first start."""
+    priority: Annotated[str, pydantic.AfterValidator(_class)] = ""
+    """The class in which kernels ask where an offer names none: batch or scavenger; interactive where nothing is said."""
 
     def profile(self) -> Profile:
         """Return the entry as `Profile`."""
@@ -232,6 +241,10 @@ class CourseFile(_Strict):
     """From when GPU-hours per term count."""
     half_life: _Seconds | None = None
     """What a course held so long ago counts half in the order of the queue; 0: only what it holds now counts. Else 7d."""
+    notice: _Seconds | None = None
+    """How long before its end a lease is told that it gives way to an interactive request; 60s where nothing is said."""
+    least_run: _Seconds | None = None
+    """For so long from its grant no lease has to give way; 10min where nothing is said."""
     pool: Limits | None = None
     """The quota of everybody together."""
     without_course: Limits | None = None

@@ -20,6 +20,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -290,7 +291,9 @@ class KernelLeaseManager:
         profile = next((known.course.profile for known in courses if known.course.name == course), None)
         models = [device.name for device in devices if device.available]
         sizes = sizes_of(models, profile.offers if profile else (), shares)
-        return offers_of(sizes, await client.estimate(course, sizes), profile.start if profile else "")
+        start, priority = (profile.start, profile.priority) if profile else ("", "")
+        sizes = [replace(size, priority=size.priority or priority) for size in sizes]
+        return offers_of(sizes, await client.estimate(course, sizes), start, priority)
 
     async def _chance(self, address: str, course: str, size: Offered) -> Chance:
         (found,) = await (await self.client(address)).estimate(course, [size])

@@ -63,6 +63,8 @@ class Offer:
         How many wait already for a device of this model.
     start
         The course's start policy; empty where it has none.
+    priority
+        Its class; empty: interactive.
     """
 
     share: float
@@ -71,6 +73,7 @@ class Offer:
     free: int | None = None
     waiting: int = 0
     start: str = ""
+    priority: str = ""
 
     def words(self) -> str:
         """Return the words that stand behind the name in a launcher."""
@@ -100,8 +103,13 @@ def sizes_of(models: Iterable[str], offered: Sequence[Offered], shares: Iterable
     return [Offered(share, model) for model in found for share in shares]
 
 
-def offers_of(sizes: Iterable[Offered], chances: Iterable[Chance], start: str = "") -> tuple[Offer, ...]:
-    """Return the sizes that the person may have, now or later, without those that quotas or devices rule out."""
+def offers_of(
+    sizes: Iterable[Offered], chances: Iterable[Chance], start: str = "", priority: str = ""
+) -> tuple[Offer, ...]:
+    """Return the sizes that the person may have, now or later, without those that quotas or devices rule out.
+
+    `start`, and `priority` where a size names no class, are those of the course.
+    """
     return tuple(
         Offer(
             size.share,
@@ -110,6 +118,7 @@ def offers_of(sizes: Iterable[Offered], chances: Iterable[Chance], start: str = 
             chance.free if chance.state == "free" else 0,
             chance.waiting,
             start,
+            size.priority or priority,
         )
         for size, chance in zip(sizes, chances, strict=True)
         if chance.state != "refused"
@@ -177,7 +186,8 @@ class OfferBook:
             if age <= STALE_SECONDS and not (self._failure and age > FRESH_SECONDS):
                 return Offers(self._told)
             note = "the pool is away" if self._failure else "the pool is slow to answer"
-            return Offers(tuple(Offer(one.share, one.model) for one in self._told), note)
+            told = (Offer(one.share, one.model, priority=one.priority) for one in self._told)
+            return Offers(tuple(told), note)
 
     @property
     def failure(self) -> str:
@@ -185,6 +195,7 @@ class OfferBook:
         return self._failure
 
 
-def name_of(share: float, model: str) -> str:
+def name_of(share: float, model: str, priority: str = "") -> str:
     """Return the name that `gpukernel.jupyter.kernelspecs.SliceSpec` gives its directory."""
-    return f"gpu-{re.sub(r'[^a-z0-9._-]+', '-', model.lower()) or 'any'}-{figure(share)}"
+    later = f"-{priority}" if priority not in ("", "interactive") else ""
+    return f"gpu-{re.sub(r'[^a-z0-9._-]+', '-', model.lower()) or 'any'}-{figure(share)}{later}"

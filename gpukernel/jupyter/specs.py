@@ -34,7 +34,9 @@ __all__ = ["GPUKernelSpecManager"]
 ASK_SECONDS = 20.0
 NBSP = "\N{NO-BREAK SPACE}"
 PROVISIONER = "gpu-slice"
-_NAME = re.compile(r"gpu-(?P<model>.+?)-(?P<share>0\.\d+|1\.0)(?:-(?P<base>.+))?")
+_NAME = re.compile(
+    r"gpu-(?P<model>.+?)-(?P<share>0\.\d+|1\.0)(?:-(?P<priority>batch|scavenger))?(?:-(?P<base>.+))?"
+)
 
 
 def _is_slice(spec: KernelSpec) -> bool:
@@ -172,7 +174,7 @@ class GPUKernelSpecManager(KernelSpecManager):
         """Return, by kernel name, the offer and its base; the offers' notes are in `_note`."""
         offers = self.book.read()
         self._note = offers.note
-        listed = {name_of(one.share, one.model): one for one in offers.offers}
+        listed = {name_of(one.share, one.model, one.priority): one for one in offers.offers}
         custom = {name: one for name, one in self._custom.items() if name not in listed}
         result: dict[str, tuple[Offer, str]] = {}
         for number, base in enumerate(self.bases):
@@ -191,7 +193,8 @@ class GPUKernelSpecManager(KernelSpecManager):
         plain = f"gpu-{parts['model']}-{figure(share)}"
         model = slugs.get(plain) or parts["model"].replace("-", " ").upper()
         start = next((one.start for one in self.book.read().offers), "")
-        return Offer(share, "" if model == "ANY" else model, start=start), base
+        priority = parts["priority"] or ""
+        return Offer(share, "" if model == "ANY" else model, start=start, priority=priority), base
 
     def _words(self, offer: Offer) -> str:
         words = self._note or offer.words()
@@ -208,8 +211,10 @@ class GPUKernelSpecManager(KernelSpecManager):
         return spec
 
     def _on_slice(self, offer: Offer, base: str, of_base: KernelSpec) -> KernelSpec:
-        spec = SliceSpec(offer.share, offer.model)
+        spec = SliceSpec(offer.share, offer.model, priority=offer.priority)
         config = {**self.slice_config, "share": offer.share, "model": offer.model}
+        if offer.priority:
+            config["priority"] = offer.priority
         if self.pool:
             config.setdefault("pool", self.pool)
         if self.course:

@@ -36,6 +36,7 @@ FIELDS = {
     "term": later("Term"),
     "offers": later("Offers"),
     "start": later("When a kernel asks for its slice"),
+    "priority": later("Class of its kernels"),
     "weight": later("Weight"),
     "environments": later("Environments"),
     "student": later("Student"),

@@ -63,6 +63,9 @@ class CourseBody(Body):
     term: Annotated[str, pydantic.StringConstraints(max_length=64)] | None = None
     offers: Annotated[list[_Text], pydantic.Field(max_length=100)] | None = None
     start: Annotated[str, pydantic.StringConstraints(pattern="^(|at_start|on_first_use)$")] | None = None
+    priority: (
+        Annotated[str, pydantic.StringConstraints(pattern="^(|interactive|batch|scavenger)$")] | None
+    ) = None
     check: bool = False
 
 

@@ -16,10 +16,11 @@ courses:
     groups: [ml101]
     instructor_groups: [ml101-staff]
     instructors: [prof]
-    offers: [V100 x 0.25, "0.5"]
+    offers: [V100 x 0.25, "0.5", V100 x 1 batch, 0.5 scavenger]
     environments: [PyTorch]
     start: on_first_use
     notebooks: [/srv/ml101]
+    priority: batch
     quota: {devices: 1.0}
     each_student: {largest_slice: 0.5, leases: 1}
   phys:
@@ -33,10 +34,11 @@ def test_a_course_file_with_everything_that_jupyterhub_needs_is_read_and_written
         "autumn 2026",
         ("ml101",),
         ("ml101-staff",),
-        (Offered(0.25, "V100"), Offered(0.5)),
+        (Offered(0.25, "V100"), Offered(0.5), Offered(1.0, "V100", "batch"), Offered(0.5, "", "scavenger")),
         ("PyTorch",),
         "on_first_use",
         ("/srv/ml101",),
+        "batch",
     )
     assert read_courses(write_courses(policy)) == policy
 
@@ -46,6 +48,8 @@ def test_a_course_file_with_everything_that_jupyterhub_needs_is_read_and_written
     [
         ("offers: [V100 x 2]", "line 4: courses.a.offers.0: write an offer as V100 x 0.02"),
         ("offers: [huge]", "write an offer as V100 x 0.02"),
+        ("offers: [V100 x 1 urgent]", "and a class behind it, as in V100 x 1 batch"),
+        ("priority: urgent", "a class is one of interactive, batch, scavenger"),
         ("start: later", "a slice is asked for at_start or on_first_use"),
         ("notebooks: [../x]", "write the whole path"),
         ("groups: ['']", "a name has 1 to 256 printable characters"),

@@ -140,6 +140,7 @@ FIELDS = {
     "EstimateRequest.person": NAME,
     "EstimateRequest.sizes": 100,
     "Size.model": NAME,
+    "Size.priority": 16,
     "SetGroupsRequest.person": NAME,
     "SetGroupsRequest.groups": 1000,
     "SetGroupsRequest.groups[]": NAME,

@@ -109,7 +109,7 @@ def quota_change(subject_text: str, bounds: Mapping[str, str]) -> tuple[Subject,
 TIMES = ("longest_lease", "idle")
 """The bounds that a slice keeps as they were when it was granted."""
 
-TAUGHT = ("title", "term", "offers", "start")
+TAUGHT = ("title", "term", "offers", "start", "priority")
 """The fields that an instructor may set for a course, as ``courses.yaml`` names them."""
 
 

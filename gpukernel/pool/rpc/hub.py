@@ -62,7 +62,10 @@ class HubService(rpc.HubServicer):
         person = request.person if caller.speaks_for_others and request.person else caller.name
         course = caller.course or request.course
 
-        asked = [SliceRequest(share=size.share, model=size.model) for size in request.sizes]
+        asked = [
+            SliceRequest(share=size.share, model=size.model, priority=size.priority or "interactive")
+            for size in request.sizes
+        ]
         policy, queue, now = self._manager.policy(), self._manager.waiting(), self._manager.now()
         kinds = self._store.devices.classes()
 
@@ -193,7 +196,9 @@ def _course(course: Course, role: str, *, whole: bool) -> pb.Course:
         role=role,
         weight=course.weight,
         term=profile.term,
-        offers=[str(offer) for offer in profile.offers],
+        offers=[offer.size for offer in profile.offers],
+        offer_classes=[offer.priority for offer in profile.offers],
+        priority=profile.priority,
         environments=profile.environments,
         start=profile.start,
         notebooks=profile.notebooks,

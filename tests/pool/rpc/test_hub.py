@@ -60,7 +60,10 @@ def test_groups_make_members_and_a_changed_group_counts_at_once(tmp_path: Path) 
                     "ml101": "student",
                     "phys": "student",
                 }
-                assert found["ml101"].course.profile.offers == (Offered(0.25, "V100"), Offered(0.5))
+                profile = found["ml101"].course.profile
+                assert profile.offers[:2] == (Offered(0.25, "V100"), Offered(0.5))
+                assert profile.offers[2:] == (Offered(1.0, "V100", "batch"), Offered(0.5, "", "scavenger"))
+                assert profile.priority == "batch"
                 assert not found["ml101"].course.profile.groups  # not a student's business
             async with HubClient(address, on_behalf="tutor") as tutor:
                 found = {one.course.name: one for one in await tutor.courses()}
