@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +99,8 @@ def held_slices(leases: Sequence[Lease]) -> list[Held]:
 
 def _state(held: Held) -> str:
     lease = held.lease
+    if lease.gives_way and not lease.end_reason:
+        return f"gives way at {time.strftime('%H:%M:%S', time.localtime(lease.gives_way))}"
     return f"{lease.state}: {lease.end_reason}" if lease.end_reason else lease.state
 
 

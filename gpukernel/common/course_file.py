@@ -16,7 +16,7 @@ from gpukernel.common.bounds import EVERYBODY, Bounds, Subject
 from gpukernel.common.course import Course
 from gpukernel.common.course_entries import BOUNDS, CourseFile, Limits
 from gpukernel.common.errors import Refused
-from gpukernel.common.policy import HALF_LIFE, Policy
+from gpukernel.common.policy import HALF_LIFE, LEAST_RUN, NOTICE, Policy
 from gpukernel.common.reservation_entry import plain
 from gpukernel.common.reservations import Reservation
 
@@ -183,6 +183,8 @@ def _policy(file: CourseFile) -> Policy:
         reservations=tuple(sorted(reservations)),
         timezone=file.timezone,
         half_life=HALF_LIFE if file.half_life is None else file.half_life,
+        notice=NOTICE if file.notice is None else file.notice,
+        least_run=LEAST_RUN if file.least_run is None else file.least_run,
     )
 
 
@@ -204,8 +206,9 @@ def write_courses(policy: Policy) -> str:
         content["term_begins"] = datetime.date.fromtimestamp(policy.term_begins)
     if policy.timezone:
         content["timezone"] = policy.timezone
-    if policy.half_life != HALF_LIFE:
-        content["half_life"] = _plain(policy.half_life)
+    for name, usual in (("half_life", HALF_LIFE), ("notice", NOTICE), ("least_run", LEAST_RUN)):
+        if (seconds := getattr(policy, name)) != usual:
+            content[name] = _plain(seconds)
     if pool := limits(Subject("pool")):
         content["pool"] = pool
     if outside := limits(Subject("course")):

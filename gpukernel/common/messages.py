@@ -151,6 +151,7 @@ def lease_from(message: pb.Lease) -> model.Lease:
         ceiling=message.ceiling,
         within=message.within,
         priority=message.priority or ("interactive" if message.decided_by in ("", "pool") else ""),
+        gives_way=message.gives_way,
     )
 
 
@@ -194,6 +195,7 @@ def lease_to(lease: model.Lease, *, with_secret: bool = False) -> pb.Lease:
         ceiling=lease.ceiling,
         within=lease.within,
         priority=lease.priority,
+        gives_way=lease.gives_way,
     )
 
 

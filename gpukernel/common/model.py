@@ -144,6 +144,8 @@ class Lease:
         Whether its memory is for leases inside of it; the id of the ceiling that it is inside of.
     priority
         Its class, one of `PRIORITIES`; empty where an engine has placed it.
+    gives_way
+        The time at which it ends to give way to a request of an earlier class, or did; 0: it does not.  `notice` says to whom.
     """
 
     id: str
@@ -168,6 +170,7 @@ class Lease:
     ceiling: bool = False
     within: str = ""
     priority: str = "interactive"
+    gives_way: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,16 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.common.reservations import Reservation
 
-__all__ = ["HALF_LIFE", "Policy"]
+__all__ = ["HALF_LIFE", "LEAST_RUN", "NOTICE", "Policy"]
 
 HALF_LIFE = 7 * 86400.0
 """Seconds after which what a course held counts half in the order of the queue, where nothing else is set."""
+
+NOTICE = 60.0
+"""Seconds between the notice that a lease gives way and its end, where nothing else is set."""
+
+LEAST_RUN = 600.0
+"""Seconds from its grant in which no lease has to give way, where nothing else is set."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,10 @@ class Policy:
     ----------
     half_life
         What a course held this many seconds ago counts half in the order of the queue; 0: only what it holds now counts.
+    notice
+        Seconds between the notice that a lease gives way and its end.
+    least_run
+        Seconds from its grant in which no lease has to give way.
     """
 
     courses: Mapping[str, Course] = field(default_factory=dict)
@@ -34,6 +44,8 @@ class Policy:
     reservations: tuple[Reservation, ...] = ()
     timezone: str = ""
     half_life: float = HALF_LIFE
+    notice: float = NOTICE
+    least_run: float = LEAST_RUN
 
     def role_in(self, course: str, person: str) -> str:
         """Return the person's role in a course, by name, by group, or as everybody; empty for those who are not in it."""
@@ -98,6 +110,14 @@ class Policy:
         if most is None and account.kind == "person":
             return self.quotas.get(Subject("person", person=EVERYBODY), OPEN).waiting or MOST_WAITING
         return most
+
+    def most_giving_way(self, accounts: Iterable[Account], role: str) -> float:
+        """Return the devices' worth up to which others give way to a person's requests.
+
+        That is the quota ``interactive`` where a level for people sets it, else one device's worth.
+        """
+        people = [self.bounds(account, role) for account in accounts if account.kind in ("member", "person")]
+        return min((b.interactive for b in people if b.interactive is not None), default=1.0)
 
     def account_bounds(self, account: Account) -> Bounds:
         """Return the bounds of an account, with the role that the member has now."""

@@ -19,6 +19,8 @@ from gpukernel.common.policy import HALF_LIFE, Policy
 WHOLE = """\
 term_begins: 2026-09-01
 half_life: 3d
+notice: 5min
+least_run: 1h
 pool:
   gpu_hours_per_day: 100
 people:
@@ -56,7 +58,7 @@ def test_a_file_says_courses_members_and_all_four_levels() -> None:
         Subject("student", "ml101"): Bounds(largest_slice=0.05),
     }
     assert datetime.date.fromtimestamp(policy.term_begins) == datetime.date(2026, 9, 1)
-    assert policy.half_life == 3 * 86400
+    assert (policy.half_life, policy.notice, policy.least_run) == (3 * 86400, 300, 3600)
     assert read_courses("").half_life == HALF_LIFE
     assert read_courses("half_life: 0").half_life == 0
     assert read_courses(write_courses(policy)) == policy

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections import defaultdict, namedtuple
 from collections.abc import Container, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from gpukernel.common.bounds import Bounds
@@ -12,7 +14,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import windows
 from gpukernel.pool.store.store import Store
 
-__all__ = ["check_books", "check_held_back", "check_placements", "naive_order", "rows"]
+__all__ = ["check_books", "check_giving_way", "check_held_back", "check_placements", "naive_order", "rows"]
 
 
 @functools.cache
@@ -150,18 +152,53 @@ def check_placements(store: Store, now: float) -> None:
             assert most <= sizes[device], f"{device} at {moment - now:+.0f} s: {dict(wanted)}, {dict(held)}"
 
 
+def check_giving_way(store: Store, steady: float) -> None:
+    """Fail where somebody gives way to nobody, to an equal or later class, twice for one request, or ended before its time."""
+    device_rows, lease_rows, slice_rows, request_rows = rows(store, "devices", "leases", "slices", "requests")
+    memory = {row.id: row.memory_bytes for row in device_rows}
+    requests = {row.key: row for row in request_rows}
+    claims = {row.key: json.loads(row.claims) for row in request_rows if row.claims}
+    for key, devices in claims.items():
+        assert requests[key].priority == "interactive", key
+        assert len(set(devices)) == len(devices) == requests[key].devices, key
+    for device, size in memory.items():
+        # Where one request may start, no other one does: both fit, or one of them has claimed something else.
+        kept = sum(
+            requests[key].memory_bytes or max(2**20, int(requests[key].share * size) // 2**20 * 2**20)
+            for key, devices in claims.items()
+            if device in devices
+        )
+        assert kept <= size, f"{device} is claimed twice"
+    for lease in lease_rows:
+        if lease.state == "live" and lease.gives_way is not None:
+            assert lease.priority in ("batch", "scavenger"), lease.id
+            assert lease.decided_by == "pool" and not lease.ceiling and not lease.within, lease.id
+            assert lease.gives_way_to in claims, f"{lease.id} gives way to nobody"
+            assert lease.gives_way >= requests[lease.gives_way_to].claims_from, lease.id
+            pieces = {row.device_id for row in slice_rows if row.lease_id == lease.id}
+            assert pieces & set(claims[lease.gives_way_to]), f"{lease.id} gives way in vain"
+        if lease.end_reason.startswith("it gave way"):
+            assert lease.gives_way is not None and lease.gives_way <= steady, f"{lease.id} left before its time"
+
+
 def naive_order(
     waiting: Iterable[tuple[int, str, int]],
     held: Mapping[str, int],
     weights: Mapping[str, float],
     passed: Container[int] = (),
+    ranks: Mapping[int, int] = MappingProxyType({}),
 ) -> list[int]:
-    """The tickets of (ticket, course, size) in the order of the definition, looked for anew at every step; `passed` count for nothing."""
+    """The tickets of (ticket, course, size) in the order of the definition, looked for anew at every step; `passed` count for nothing.
+
+    `ranks`: of their classes, by ticket; 0 for those that are missing.
+    """
     left, now, order = sorted(waiting), dict(held), []
     while left:
         first: dict[str, tuple[int, str, int]] = {}
+        least = min(ranks.get(one[0], 0) for one in left)
         for one in left:
-            first.setdefault(one[1], one)
+            if ranks.get(one[0], 0) == least:
+                first.setdefault(one[1], one)
         course = min(first, key=lambda c: (now.get(c, 0) / weights.get(c, 1.0), first[c][0]))
         ticket, _, size = first[course]
         order.append(ticket)

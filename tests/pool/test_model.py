@@ -25,12 +25,20 @@ from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
 from gpukernel.common.reservations import Reservation
+from gpukernel.common.slice_request import class_rank
 from gpukernel.pool.domain.fencing import STOP_SECONDS, VALID_SECONDS
 from gpukernel.pool.leases import resizes, waiters
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.scheduling.pending_requests import ABSENT
 from gpukernel.pool.store.store import Store
-from tests.pool.books import check_books, check_held_back, check_placements, naive_order, rows
+from tests.pool.books import (
+    check_books,
+    check_giving_way,
+    check_held_back,
+    check_placements,
+    naive_order,
+    rows,
+)
 from tests.pool.databases import Databases, PostgresqlDatabases, sqlite_databases
 from tests.pool.world import START, Agent, World
 
@@ -64,6 +72,9 @@ HOLDERS = [
     Holder("carl", course="phys"),
     Holder("dora"),
 ]
+TIMES = {"notice": 8.0, "least_run": 5.0, "half_life": 0.0}
+"""Short enough that leases give way within the few steps for which they live."""
+CLASSES = st.sampled_from(["interactive", "interactive", "batch", "scavenger"])
 SHARES = st.sampled_from([0.02, 0.25, 0.3, 0.55, 0.6, 1.0])
 
 
@@ -111,7 +122,7 @@ class PoolMachine(RuleBasedStateMachine):
             str, str
         ] = {}  # leases that holders were given, until somebody has a reason to end them
         self.world = self.loop.run_until_complete(self._world(START, {}, {}))
-        self.world.rule(*COURSES, quotas=QUOTAS)
+        self.world.rule(*COURSES, quotas=QUOTAS, **TIMES)
 
     async def _world(self, now: float, alive: Any, caps: Any) -> World:
         world = World.__new__(World)
@@ -148,13 +159,15 @@ class PoolMachine(RuleBasedStateMachine):
 
     # --- steps ---
 
-    @rule(share=SHARES, holder=st.sampled_from(HOLDERS), devices=st.sampled_from([1, 1, 1, 2]))
-    def acquire(self, share: float, holder: Holder, devices: int) -> None:
+    @rule(
+        share=SHARES, holder=st.sampled_from(HOLDERS), devices=st.sampled_from([1, 1, 1, 2]), priority=CLASSES
+    )
+    def acquire(self, share: float, holder: Holder, devices: int, priority: str) -> None:
         self.count += 1
         key = f"k{self.count}"
 
         async def get() -> Lease:
-            wanted = SliceRequest(share=share, devices=devices)
+            wanted = SliceRequest(share=share, devices=devices, priority=priority)
             async for event in self.world.manager.acquire(key, wanted, holder, -1, 0):
                 if isinstance(event, Lease):
                     return event
@@ -165,7 +178,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(reserved=st.sets(st.sampled_from(RESERVATIONS)))
     def reserve(self, reserved: set[Reservation]) -> None:
-        self.world.rule(*COURSES, quotas=QUOTAS, reservations=tuple(sorted(reserved)))
+        self.world.rule(*COURSES, quotas=QUOTAS, reservations=tuple(sorted(reserved)), **TIMES)
         self.settle()
 
     @rule()
@@ -309,6 +322,7 @@ class PoolMachine(RuleBasedStateMachine):
         caps = {worker: agent.caps[worker] for worker in agent.alive}
         check_books(self.world.store, caps, self.world.store.policy.current())
         check_placements(self.world.store, self.world.now)
+        check_giving_way(self.world.store, self.world.manager.steady())
         for worker in agent.alive:
             assert agent.used.get(worker, 0) <= agent.caps[worker]
 
@@ -349,7 +363,8 @@ class PoolMachine(RuleBasedStateMachine):
             or (r.key not in self.tasks and max(r.seen, alive.get(r.pool, 0.0)) < long_ago)
         }
         sizes = [(row.ticket, row.course, row.size) for row in requests]
-        expected = naive_order(sizes, held, {"ml": 2.0}, passed)
+        ranks = {r.ticket: class_rank(r.priority, self.world.now - r.since) for r in requests}
+        expected = naive_order(sizes, held, {"ml": 2.0}, passed, ranks)
         assert [one.key for one in self.world.manager.waiting()] == [tickets[ticket] for ticket in expected]
         by_ticket = {row.ticket: row for row in requests}
         policy = self.world.store.policy.current()

@@ -186,14 +186,16 @@ class World:
         quotas: dict[str, Bounds] | None = None,
         term_begins: float = 0.0,
         reservations: tuple[Reservation, ...] = (),
+        **times: float,
     ) -> list[str]:
-        """Make these the courses, quotas and, in UTC, the reservations."""
+        """Make these the courses, quotas and, in UTC, the reservations; `times` are the policy's others."""
         after = Policy(
             {course.name: course for course in courses},
             {Subject.parse(text): bounds for text, bounds in (quotas or {}).items()},
             term_begins,
             reservations=reservations,
             timezone="UTC" if reservations else "",
+            **times,
         )
         with self.store.deciding() as (db, row):
             changes = write_policy(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from gpukernel.pool.scheduling.request_queue import RequestQueue
+from gpukernel.pool.store.giving_way import GIVES_WAY
 from gpukernel.pool.store.store import Store
 
 __all__ = ["Expiry", "clock_time"]
@@ -27,19 +28,21 @@ class Expiry:
     Parameters
     ----------
     end
-        Ends a lease, given its id and the reason.
+        Ends a lease, given its id and the reason; as ``to`` the key of the request to which alone it has to give way.
     """
 
-    def __init__(self, store: Store, queue: RequestQueue, end: Callable[[str, str], object]) -> None:
+    def __init__(self, store: Store, queue: RequestQueue, end: Callable[..., object]) -> None:
         self._store = store
         self._queue = queue
         self._end = end
 
     def check(self, steady: float) -> None:
-        """End leases that were not renewed, were held or idle for too long, or whose server is lost or drained."""
+        """End leases that were not renewed, were held or idle for too long, give way, or whose server is lost or drained."""
         for lease_id in self._store.leases.expired(steady):
             self._end(lease_id, "its holder gave no sign of life")
         self._check_limits(steady)
+        for lease_id, reason, key in self._queue.due_to_give_way(steady):
+            self._end(lease_id, reason, to=key)
         for server in self._store.servers.away_since(steady - SERVER_GRACE):
             for lease_id in self._store.leases.living_on(server):
                 self._end(lease_id, f"its GPU server {server} was lost")
@@ -53,14 +56,14 @@ class Expiry:
         for lease_id, end, span, notice in self._store.leases.ending_soon(steady, NOTICE):
             if end <= steady:
                 self._end(lease_id, f"it was held for its longest time of {_minutes(span)}")
-            elif end - steady <= min(NOTICE, span / 5):
+            elif end - steady <= min(NOTICE, span / 5) and not notice.startswith(GIVES_WAY):
                 at = clock_time(end + ahead)
                 self._notify(lease_id, notice, f"This slice ends at {at}: its longest time is over then.")
         for lease_id, idle, limit, notice in self._store.leases.idle(steady):
             left = limit - idle
             if left <= 0:
                 self._end(lease_id, f"it was idle for {_minutes(limit)}")
-            elif left <= min(NOTICE, limit / 5):
+            elif left <= min(NOTICE, limit / 5) and not notice.startswith(GIVES_WAY):
                 self._notify(
                     lease_id,
                     notice,

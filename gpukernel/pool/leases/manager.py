@@ -318,15 +318,16 @@ class LeaseManager:
             self.keepalive.changed(lease_id)
         return lease
 
-    def end(self, lease_id: str, reason: str, caller: str = "") -> Lease | None:
+    def end(self, lease_id: str, reason: str, caller: str = "", to: str = "") -> Lease | None:
         """End a lease: stop its workers, and free its memory when they are dead.
 
-        `caller`: only where that pool was asked for it last, since its holder may have asked another one meanwhile.
+        `caller`: only where that pool was asked for it last, since its holder may have asked another one meanwhile.  `to`: only where it
+        gives way to the request of that key.
         """
         lease = self.store.leases.get(lease_id)
         if lease is None:
             return None
-        if self.store.leases.end(lease_id, reason, self.now(), caller):
+        if self.store.leases.end(lease_id, reason, self.now(), caller, to):
             self._ends(lease, reason)
         return self.lease(lease_id)
 
@@ -448,8 +449,8 @@ class LeaseManager:
         """Return a lease with its times in wall time; one that needs no sign of life has 0 for its own."""
         ahead, lasts = self.store.clock.ahead(), lease.ttl_seconds >= NEVER
         expires, ttl = (0.0, 0.0) if lasts else (lease.expires + ahead, lease.ttl_seconds)
-        until = lease.until + ahead if lease.until else 0.0
-        return replace(lease, expires=expires, ttl_seconds=ttl, until=until)
+        until, gives_way = (time + ahead if time else 0.0 for time in (lease.until, lease.gives_way))
+        return replace(lease, expires=expires, ttl_seconds=ttl, until=until, gives_way=gives_way)
 
     def leases(self, include_ended: bool) -> list[Lease]:
         """Return the leases as tables show them."""

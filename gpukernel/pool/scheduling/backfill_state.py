@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import sqlalchemy as sa
+
 from gpukernel.common.bounds import Account
 from gpukernel.common.i18n import say
 from gpukernel.common.model import Device
@@ -15,8 +17,13 @@ from gpukernel.pool.domain.placement import DeviceClass
 from gpukernel.pool.domain.quota import Claim, Standing
 from gpukernel.pool.scheduling.pending_requests import PendingRequest
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
+from gpukernel.pool.scheduling.reserved_device import Claimed
+from gpukernel.pool.store.store import Store
 
-__all__ = ["BackfillState"]
+__all__ = ["ENDS_FOR_A_PROMISE", "BackfillState", "read_profiles"]
+
+ENDS_FOR_A_PROMISE = 512
+"""So many ends of leases are read at once, the earliest ones."""
 
 
 @dataclass
@@ -47,6 +54,8 @@ class BackfillState:
     )  # devices that a request of some course waits for alone
     # By which courses' requests, and for how long those would hold what they get.
     closed_by: dict[DeviceClass, set[tuple[str, float]]] = field(default_factory=dict)
+    # By device, the keys of requests that others give way to there, and what is kept for each.
+    claims: dict[str, list[tuple[str, Claimed]]] = field(default_factory=dict)
     loans: int = 0  # tries of those behind to borrow what the others could not use
     reserved: str = ""  # why the first of those without a promise waits, where a reservation is the reason
 
@@ -118,7 +127,7 @@ class BackfillState:
                 self.profiles.setdefault(device_id, profile)
 
     def seen(
-        self, device_id: str, course: str, *, lasting: bool = False, own: bool = False
+        self, device_id: str, course: str, *, lasting: bool = False, own: bool = False, key: str = ""
     ) -> AvailabilityProfile | None:
         """Return a device as a request of the course sees it, with what is promised and reserved there; None where that is nothing.
 
@@ -128,6 +137,8 @@ class BackfillState:
             With what reserving courses may still hold after their windows, as promises must count.
         own
             For what the course has reserved, nobody but itself can have shut the device.
+        key
+            Of the request, whose own claims are not in its way.
         """
         reserved_here = self.placements.on(device_id) if self.placements else None
         if reserved_here is not None:
@@ -138,11 +149,18 @@ class BackfillState:
         more = reserved_here.claims(self.now, course, lasting=lasting) if reserved_here else []
         if device_id in self.shut and not own:
             more = [*more, (self.now, math.inf, 2**62)]
+        if claims := self.claims.get(device_id):
+            more = [*more, *(claimed for whose, claimed in claims if whose != key)]
         return (
             AvailabilityProfile(device_id, profile.free, profile.ends, profile.taken + more)
             if more
             else profile
         )
+
+    def unclaim(self, key: str) -> None:
+        """Keep nothing for the request of this key any more."""
+        for device_id, claims in list(self.claims.items()):
+            self.claims[device_id] = [one for one in claims if one[0] != key]
 
     def waited_for(self, whose: Iterable[Account], priority: str) -> str:
         """Return the sentence of somebody who waits for one of these quotas of a class; empty where nobody does."""
@@ -163,3 +181,15 @@ class BackfillState:
                 old.role,
                 old.interactive + (claim.share if claim.interactive else 0),
             )
+
+
+def read_profiles(
+    db: sa.Connection, store: Store, state: BackfillState, devices: Mapping[str, Device]
+) -> dict[str, AvailabilityProfile]:
+    """Return the devices, by id, with the ends of the leases there; those that are not in the state are read into it."""
+    unknown = [i for i in devices if i not in state.profiles and i not in state.others]
+    ends = store.leases.ends_on(db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
+    for i in unknown:
+        free = devices[i].memory_bytes - devices[i].promised_bytes
+        state.others[i] = AvailabilityProfile(i, free, list(ends.get(i, [])))
+    return {i: state.profiles.get(i) or state.others[i] for i in devices}

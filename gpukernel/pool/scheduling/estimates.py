@@ -17,8 +17,9 @@ from gpukernel.common.slice_request import class_rank
 from gpukernel.pool.domain.fairness import AvailabilityProfile, promise
 from gpukernel.pool.domain.placement import MIB, DeviceClass, check_request, matching, slice_bytes
 from gpukernel.pool.domain.quota import Claim, Standing, claim_on, never, refusal
+from gpukernel.pool.scheduling.backfill_state import ENDS_FOR_A_PROMISE
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
-from gpukernel.pool.scheduling.scheduling_cycle import DEVICES_FOR_A_PROMISE, ENDS_FOR_A_PROMISE
+from gpukernel.pool.scheduling.scheduling_cycle import DEVICES_FOR_A_PROMISE
 from gpukernel.pool.store import quota_usage, schema
 from gpukernel.pool.store.store import Store
 

@@ -9,6 +9,7 @@ The table is read again only when its version in the ledger has grown.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,7 +19,7 @@ import sqlalchemy as sa
 from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.slice_request import class_rank
-from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store import giving_way, quota_usage
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
 from gpukernel.pool.store.signs_of_life import last_seen
@@ -63,6 +64,9 @@ class PendingRequest:
     seen: float
     size: int = 0  # devices' worth in millionths, on the largest device that it could get
     ticket: int = 0
+    # Devices on which leases give way to it, or did, and the steady time from which on they are its own.
+    claims: tuple[str, ...] = ()
+    claims_from: float = 0.0
 
     @property
     def course(self) -> str:
@@ -154,10 +158,11 @@ class PendingRequests:
         self._changed(db)
 
     def drop(self, db: sa.Connection, keys: Iterable[str]) -> None:
-        """Remove the requests of these keys."""
-        gone = [key for key in keys if self.by_key.pop(key, None) is not None]
+        """Remove the requests of these keys; who gives way to them stays."""
+        gone = [request for key in keys if (request := self.by_key.pop(key, None)) is not None]
         if gone:
-            _REMOVE.each(db, [{"this": key} for key in gone])
+            giving_way.withdraw_for(db, self._store, [one.key for one in gone if one.claims])
+            _REMOVE.each(db, [{"this": one.key} for one in gone])
             self._changed(db)
 
     def neglected(self, keys: Collection[str], steady: float) -> tuple[list[PendingRequest], list[str]]:
@@ -208,6 +213,8 @@ def _values(pending: PendingRequest) -> dict[str, Any]:
         "since": pending.since,
         "pool": pending.pool,
         "seen": pending.seen,
+        "claims": json.dumps(pending.claims) if pending.claims else "",
+        "claims_from": pending.claims_from,
     }
 
 
@@ -235,4 +242,6 @@ def _request(row: Any) -> PendingRequest:
         row.seen,
         row.size,
         row.ticket,
+        tuple(json.loads(row.claims)) if row.claims else (),
+        row.claims_from,
     )

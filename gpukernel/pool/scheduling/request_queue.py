@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -18,11 +19,13 @@ from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.domain.quota import Standing, claim_on, never, too_many_waiting
 from gpukernel.pool.scheduling.backfill_state import BackfillState
+from gpukernel.pool.scheduling.making_way import MakingWay, reason_of
 from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequest, PendingRequests
 from gpukernel.pool.scheduling.preemption import Eviction, evictions
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.resize import Queue
 from gpukernel.pool.scheduling.scheduling_cycle import CycleResult, Granted, SchedulingCycle
+from gpukernel.pool.store import giving_way
 from gpukernel.pool.store.lease_queries import ASKED_FOR
 from gpukernel.pool.store.store import Store
 
@@ -204,12 +207,16 @@ class RequestQueue:
                 held = here | {
                     r.key for r in waiting.values() if self._requests.seen(r) >= state.steady - ABSENT
                 }
+                cycle.way.keep(
+                    r for r in waiting.values() if r.claims and r.key in held and r.key not in living
+                )
                 granted, looked_at = cycle.run(order, living, held)
                 over = {g.key for g in granted}
                 for one in granted:
                     if newcomer is not None and one.key == newcomer.key and one.fresh is None:
                         ASKED_FOR.run(db, lease=one.lease_id, us=self._pool)
                 self._requests.doubtful = set(living)
+                newcomer = self._write_claims(db, cycle.way, newcomer, over)
                 self._order = [request.key for request in looked_at if request.key not in over]
                 if then is not None:
                     then(db, policy, state)
@@ -221,6 +228,42 @@ class RequestQueue:
             raise
         self._places = {key: place for place, key in enumerate(self._order, 1)}
         return granted
+
+    def _write_claims(
+        self,
+        db: sa.Connection,
+        way: MakingWay,
+        newcomer: PendingRequest | None,
+        over: Collection[str],
+    ) -> PendingRequest | None:
+        """Write down which claims are new and which were given up; return the newcomer with its own, which is not written yet."""
+        for key, (devices, at) in way.changed.items():
+            if newcomer is not None and key == newcomer.key:
+                newcomer = replace(newcomer, claims=devices, claims_from=at)
+            elif key not in over:
+                request = self._requests.by_key[key]
+                self._requests.put(db, replace(request, claims=devices, claims_from=at))
+        return newcomer
+
+    def due_to_give_way(self, steady: float) -> list[tuple[str, str, str]]:
+        """Return the leases whose notice is over and whose request still waits: id, reason, and the request's key.
+
+        Those whose request does not wait any more are let off.  While nobody holds its call, it is waited for.
+        """
+        with self._store.transaction() as db:
+            if not giving_way.told(db):
+                return []
+        due = []
+        with self._store.deciding() as (db, row):
+            self._requests.refresh(db, row.queue_version)
+            for lease in giving_way.told(db):
+                request = self._requests.by_key.get(lease.gives_way_to)
+                if request is None or not request.claims:
+                    giving_way.withdraw(db, self._store, [lease.id])
+                elif lease.gives_way <= steady and self._requests.seen(request) >= steady - ABSENT:
+                    reason = f"it gave way to {reason_of(request.course)}"
+                    due.append((lease.id, reason, request.key))
+        return due
 
     def _living(
         self, db: sa.Connection, waiting: Iterable[str], owner: PendingRequest | None
@@ -285,6 +328,9 @@ class RequestQueue:
         if all(hopeless):
             assert hopeless[-1] is not None
             raise Refused("quota", hopeless[-1].sentence)
+        same = old is not None and (old.wanted, old.holder.course) == (request.wanted, request.course)
+        if old is not None and old.claims and not same:
+            giving_way.withdraw_for(db, self._store, [old.key])
         return PendingRequest(
             request.key,
             request.wanted,
@@ -297,6 +343,8 @@ class RequestQueue:
             request.seen,
             _size(request.wanted, fitting),
             old.ticket if old else ticket,
+            old.claims if old and same else (),
+            old.claims_from if old and same else 0.0,
         )
 
     def _sort_again(self) -> None:

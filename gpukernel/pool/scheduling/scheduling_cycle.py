@@ -23,20 +23,20 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Lease
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import matching_in_mode
-from gpukernel.pool.domain.fairness import AvailabilityProfile, FairOrder, promise
+from gpukernel.pool.domain.fairness import FairOrder, promise
 from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.domain.quota import Claim, claim_on, refusal
-from gpukernel.pool.scheduling.backfill_state import BackfillState
+from gpukernel.pool.scheduling.backfill_state import BackfillState, read_profiles
+from gpukernel.pool.scheduling.making_way import MakingWay
 from gpukernel.pool.scheduling.pending_requests import PendingRequest
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.store import Store
 
-__all__ = ["DEVICES_FOR_A_PROMISE", "ENDS_FOR_A_PROMISE", "CycleResult", "Granted", "SchedulingCycle"]
+__all__ = ["DEVICES_FOR_A_PROMISE", "CycleResult", "Granted", "SchedulingCycle"]
 
 DEPTH = 200  # for so many requests room is looked for in one cycle; those behind them wait for the next one
 PROMISES = 16
 DEVICES_FOR_A_PROMISE = 8
-ENDS_FOR_A_PROMISE = 512
 READ_AHEAD = 32
 LOANS = 16
 
@@ -80,6 +80,11 @@ class SchedulingCycle:
         Who must not be delayed where; it begins empty.
     result
         Is filled in.
+
+    Attributes
+    ----------
+    way
+        What leases that give way leave to whom.
     """
 
     def __init__(
@@ -97,6 +102,7 @@ class SchedulingCycle:
         self._kinds = kinds
         self._state = state
         self._result = result
+        self.way = MakingWay(db, store, policy, kinds, state)
 
     def order(self, waiting: Mapping[str, PendingRequest]) -> FairOrder[PendingRequest]:
         """Return `waiting` in the order in which it is served."""
@@ -140,9 +146,10 @@ class SchedulingCycle:
                 continue  # nobody would take it
             if sentence := state.waited_for(request.accounts, request.wanted.priority):
                 self._result.reasons[request.key] = sentence
+                self.way.give_up(request)
                 order.pass_over()
                 continue
-            if state.closes(self._kinds) and not self._may_yet(request):
+            if state.closes(self._kinds) and not (self._may_yet(request) or self.way.worth_a_look(request)):
                 self._result.reserved[request.key] = state.reserved
                 continue  # only those with a lease or a reservation of their own can get anything now
             if tried >= DEPTH:
@@ -193,15 +200,21 @@ class SchedulingCycle:
             fitting = matching_in_mode(request.wanted, self._kinds, state.places)
         except Refused:
             return None  # its server is away for now
+        since = self.way.holds(request)
         allowed = self._within_quotas(request, fitting)
         if allowed is None:
+            self.way.give_up(request)
             return None
         span = self._policy.longest(request.accounts, request.role, request.longest)
         length = math.inf if span is None else span
         placed, mode = self._find_room(request, allowed, length)
         if placed is not None:
+            self.way.granted(request)
             return self._grant(request, placed, mode, span)
-        if state.placements and state.closes(self._kinds):
+        if since is not None:
+            self._count(request, allowed)
+            self._result.starts[request.key] = max(since, state.now)
+        elif state.placements and state.closes(self._kinds) and not self.way.worth_a_look(request):
             self._result.reserved[request.key] = state.reserved
         else:
             self._set_aside(request, allowed, length)
@@ -242,6 +255,8 @@ class SchedulingCycle:
         placed, mode = self._own_room(request, kinds, length)
         if placed is None:
             placed, mode = self._room(request, [k for k in kinds if k not in state.closed], length)
+        if placed is None and (claimed := self.way.devices(request)):
+            placed, mode = self._room(request, kinds, length, claimed)
         may_borrow = state.placements and state.closed and math.isfinite(length) and state.loans < LOANS
         if placed is None and state.placements and may_borrow:
             state.loans += 1
@@ -386,18 +401,17 @@ class SchedulingCycle:
             free = device.memory_bytes - device.promised_bytes
             if free - size >= reserved_here.total(request.course):
                 return True  # without a look at what lies there
-        seen = state.seen(device.id, request.course, own=only == "own")
+        seen = state.seen(device.id, request.course, own=only == "own", key=request.key)
         return seen is None or seen.earliest(size, length, state.now) <= state.now
 
     def _set_aside(self, request: PendingRequest, kinds: list[DeviceClass], length: float) -> None:
         """Promise a start where one is known; else close what `request` waits for to those behind it."""
         state = self._state
         open_kinds = [kind for kind in kinds if kind not in state.closed]
-        claims = [claim_on(request.wanted, kind) for kind in kinds]
-        # In its quotas it counts for the most that it may turn out to be.
-        state.add(request, max(claims, key=lambda claim: claim.share))
+        self._count(request, kinds)
         if state.promises == PROMISES:
-            self._close(request, open_kinds, length)
+            if not self._make_way(request, kinds, length, {}):
+                self._close(request, open_kinds, length)
             return
         machine = state.places.of(request.wanted)
         if machine is not None:
@@ -409,19 +423,14 @@ class SchedulingCycle:
             found = [device for kind in open_kinds for device in state.emptiest[kind]]
         devices = {device.id: device for device in found}
         sizes = {device.id: slice_bytes(request.wanted, device) for device in found}
-        unknown = [i for i in devices if i not in state.profiles and i not in state.others]
-        ends = self._store.leases.ends_on(self._db, unknown, ENDS_FOR_A_PROMISE) if unknown else {}
-        for device_id in unknown:
-            state.others[device_id] = AvailabilityProfile(
-                device_id,
-                devices[device_id].memory_bytes - devices[device_id].promised_bytes,
-                # What is over its time already still has to be stopped.
-                [(max(end, state.now + 1), size) for end, size in ends.get(device_id, [])],
-            )
-        profiles = {i: state.profiles.get(i) or state.others[i] for i in devices}
-        as_seen = [state.seen(i, request.course, lasting=True) or profiles[i] for i in devices]
+        profiles = read_profiles(self._db, self._store, state, devices)
+        as_seen = [
+            state.seen(i, request.course, lasting=True, key=request.key) or profiles[i] for i in devices
+        ]
         self._say_whose(request, devices.values(), sizes, length)
         when, chosen = promise(as_seen, sizes, request.wanted.devices, length, state.now)
+        if when > state.now + self._policy.notice and self._make_way(request, kinds, length, devices):
+            return
         if math.isinf(when) and machine is None:
             self._close(request, open_kinds, length)
             return
@@ -436,6 +445,20 @@ class SchedulingCycle:
         for one in chosen:
             profile = state.profiles[one.device] = profiles[one.device]
             profile.taken.append((when, when + length, sizes[one.device]))
+
+    def _count(self, request: PendingRequest, kinds: list[DeviceClass]) -> None:
+        """Count a request that waits in its quotas, for the most that it may turn out to be."""
+        claims = [claim_on(request.wanted, kind) for kind in kinds]
+        self._state.add(request, max(claims, key=lambda claim: claim.share))
+
+    def _make_way(
+        self, request: PendingRequest, kinds: list[DeviceClass], length: float, found: Mapping[str, Device]
+    ) -> bool:
+        """Have leases of later classes give way to a request, and tell it when it starts; return whether that helps."""
+        begin = self.way.make(request, kinds, length, found)
+        if begin is not None:
+            self._result.starts[request.key] = begin
+        return begin is not None
 
     def _close(self, request: PendingRequest, kinds: list[DeviceClass], length: float) -> None:
         state = self._state

@@ -27,6 +27,9 @@ from gpukernel.pool.store.schema import (
     total,
 )
 
+STOPS = 60.0
+"""Seconds that the workers of a lease that ends may take to stop, before nobody counts on their memory any more."""
+
 _USAGE = tuple(Usage.__dataclass_fields__)
 NEW_USAGE = tuple(f"new_{name}" for name in _USAGE)
 usage_figures = operator.attrgetter(*_USAGE)
@@ -54,13 +57,14 @@ ALL_WORKERS_READY = CompiledSql(
 ASKED_FOR = CompiledSql(
     leases.update().where(leases.c.id == sa.bindparam("lease"), LIVING).values(caller=sa.bindparam("us"))
 )
-# `us`: only where that pool was asked for it last; empty: in any case.
+# `us`: only where that pool was asked for it last; `to`: only one that gives way to this request; empty: in any case.
 END = CompiledSql(
     leases.update()
     .where(
         leases.c.id == sa.bindparam("lease"),
         LIVING,
         sa.or_(sa.bindparam("us", type_=sa.String) == "", leases.c.caller.in_(["", sa.bindparam("us")])),
+        sa.bindparam("to", type_=sa.String).in_(["", leases.c.gives_way_to]),
     )
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
     .returning(
@@ -148,15 +152,21 @@ RECORD_USAGE = CompiledSql(
         }
     )
 )
+# One that gives way ends then at the latest, and one that is ending at once, as long as it does not take long.
+_ENDS = sa.case(
+    (sa.and_(ENDING, leases.c.ended >= sa.bindparam("since")), sa.literal_column("0.0")),
+    (sa.or_(leases.c.until.is_(None), leases.c.gives_way < leases.c.until), leases.c.gives_way),
+    else_=leases.c.until,
+).label("ends")
 ENDS_ON_DEVICES = CompiledSql(
-    sa.select(slices.c.device_id, leases.c.until, slices.c.memory_bytes)
+    sa.select(slices.c.device_id, _ENDS, slices.c.memory_bytes)
     .join(leases, leases.c.id == slices.c.lease_id)
     .where(
         slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
         IN_USE,
-        leases.c.until.is_not(None),
+        _ENDS.element.is_not(None),
     )
-    .order_by(leases.c.until)
+    .order_by(_ENDS.element)
     .limit(sa.bindparam("most"))
 )
 LEASE = CompiledSql(sa.select(leases).where(leases.c.id == sa.bindparam("lease")))
@@ -267,6 +277,19 @@ UNSETTLED_ON_SERVER = LeaseSelection(
 )
 
 
+def ends_on(
+    db: sa.Connection, device_ids: Sequence[str], most: int, now: float, steady: float
+) -> dict[str, list[tuple[float, int]]]:
+    """Return what `gpukernel.pool.store.leases.Leases.ends_on` does, at a wall and a steady time."""
+    found: dict[str, list[tuple[float, int]]] = {}
+    rows = ENDS_ON_DEVICES.rows(db, devices=list(device_ids), most=most, since=now - STOPS)
+    for row in rows:
+        # What is over its time already still has to be stopped.
+        end = max(row.ends, steady + 1.0) + (now - steady)
+        found.setdefault(row.device_id, []).append((end, row.memory_bytes))
+    return found
+
+
 def slice_of(part: Any, steady: float) -> Slice:
     """Return the slice of a row of `_PARTS`, as of a steady time."""
     figures = {name: getattr(part, name) for name in _USAGE}
@@ -312,4 +335,5 @@ def lease_of(row: Any, pieces: Sequence[Slice]) -> Lease:
         ceiling=row.ceiling,
         within=row.within,
         priority=row.priority,
+        gives_way=row.gives_way or 0.0,
     )

@@ -188,10 +188,13 @@ class Leases:
             ran = sa.or_(slices.c.worker != "starting", slices.c.confirmed)
             db.execute(slices.update().where(slices.c.device_id.in_(here), IN_USE, ran).values(limit_bytes=0))
 
-    def end(self, lease_id: str, reason: str, now: float, caller: str = "") -> bool:
-        """Begin to end a lease, whose workers must be stopped now; `caller`: only one that this pool was asked for last.  Return whether it did."""
+    def end(self, lease_id: str, reason: str, now: float, caller: str = "", to: str = "") -> bool:
+        """Begin to end a lease, whose workers must be stopped now; return whether it did.
+
+        `caller`: only one that this pool was asked for last.  `to`: only one that gives way to the request of this key.
+        """
         with self._database.deciding(awaited=False) as (db, row):
-            return self._end(db, row, lease_id, reason, now, caller)
+            return self._end(db, row, lease_id, reason, now, caller, to)
 
     def worker_gone(
         self, lease_id: str, device_id: str, reason: str, now: float, *, fenced: bool = False
@@ -207,9 +210,11 @@ class Leases:
                 ceilings.free(db, lease_id, device_id, piece)
             return self._end(db, row, lease_id, reason, now)
 
-    def _end(self, db: sa.Connection, row: Any, lease_id: str, why: str, now: float, us: str = "") -> bool:
+    def _end(
+        self, db: sa.Connection, row: Any, lease_id: str, why: str, now: float, us: str = "", to: str = ""
+    ) -> bool:
         """End a lease and refund its quotas; one that has no worker left is over at once."""
-        if ends := queries.END.first(db, lease=lease_id, reason=why, now=now, us=us):
+        if ends := queries.END.first(db, lease=lease_id, reason=why, now=now, us=us, to=to):
             self._database.changes.lease("ends", lease_id)
             self._refund(db, row, lease_id, ends, now)
             for inside in ceilings.LIVING_INSIDE.rows(db, ceiling=lease_id):
@@ -485,8 +490,4 @@ class Leases:
         self, db: sa.Connection, device_ids: Sequence[str], most: int
     ) -> dict[str, list[tuple[float, int]]]:
         """Return the latest ends of leases on these devices, in wall time, and the bytes that each frees; the `most` earliest ones."""
-        ahead = self._database.clock.ahead()
-        found: dict[str, list[tuple[float, int]]] = {}
-        for row in queries.ENDS_ON_DEVICES.rows(db, devices=list(device_ids), most=most):
-            found.setdefault(row.device_id, []).append((row.until + ahead, row.memory_bytes))
-        return found
+        return queries.ends_on(db, device_ids, most, self._database.clock.now(), self._database.clock.steady())

@@ -101,6 +101,8 @@ def load_policy(db: sa.Connection) -> Policy:
         tuple(sorted(reservations)),
         term.timezone,
         term.half_life,
+        term.notice,
+        term.least_run,
     )
 
 
@@ -179,9 +181,11 @@ def write_policy(db: sa.Connection, before: Policy, after: Policy, who: str, now
     if before.term_begins != after.term_begins:
         db.execute(schema.ledger.update().values(term_begins=after.term_begins))
         changed("term", "term", before.term_begins, after.term_begins)
-    if before.half_life != after.half_life:
-        db.execute(schema.ledger.update().values(half_life=after.half_life))
-        changed("half-life", "half-life", before.half_life, after.half_life)
+    for name in ("half_life", "notice", "least_run"):
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            db.execute(schema.ledger.update().values({name: new}))
+            changed(name.replace("_", "-"), name.replace("_", "-"), old, new)
     if changes:
         db.execute(schema.ledger.update().values(policy_version=schema.ledger.c.policy_version + 1))
         _new_ceilings(db, after)

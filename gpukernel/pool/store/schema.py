@@ -88,6 +88,8 @@ ledger = Table(
     Column("term_begins", Float, nullable=False, server_default="0"),
     Column("timezone", String, nullable=False, server_default=""),  # of reservations; empty: the pool's own
     Column("half_life", Float, nullable=False, server_default="604800"),  # of fair share, in seconds
+    Column("notice", Float, nullable=False, server_default="60"),  # that leases have which give way
+    Column("least_run", Float, nullable=False, server_default="600"),  # before they may have to
     CheckConstraint("id = 1", name="one_ledger"),
 )
 
@@ -220,6 +222,9 @@ leases = Table(
     Column("ceiling", Boolean, nullable=False, server_default=text("false")),
     Column("within", String, nullable=False, server_default=""),  # the ceiling that it is inside of
     Column("priority", String, nullable=False, server_default="interactive"),  # empty: an engine's
+    Column("gives_way", Float, nullable=True),  # its end by this, in steady time
+    Column("gives_way_to", String, nullable=False, server_default=""),  # the key of the request
+    Column("gives_way_for", String, nullable=False, server_default=""),  # and its person
     CheckConstraint("state IN ('starting', 'live', 'ending', 'ended')", name="known_state"),
     CheckConstraint("decided_by IN ('pool', 'kubernetes', 'slurm')", name="known_decider"),
     CheckConstraint("priority IN ('', 'interactive', 'batch', 'scavenger')", name="known_priority"),
@@ -235,6 +240,9 @@ leases = Table(
     _living("leases_by_end", "until", condition="state <> 'ended' AND until IS NOT NULL"),
     _living("leases_by_idleness", "idle_limit", condition="state = 'live' AND idle_limit > 0"),
     _living("leases_by_ceiling", "within", condition="state <> 'ended' AND within <> ''"),
+    _living("leases_giving_way", "gives_way", condition="state <> 'ended' AND gives_way IS NOT NULL"),
+    _living("leases_given_up", "gives_way_for", "gives_way", condition="gives_way IS NOT NULL"),
+    _living("leases_that_may_give_way", "priority", "epoch", condition="state = 'live' AND gives_way IS NULL"),
     Index("leases_by_epoch", "epoch"),
 )
 
@@ -449,6 +457,9 @@ requests = Table(
     Column("pool", String, nullable=False),  # the process that holds the call; empty: nobody does
     Column("seen", Float, nullable=False),  # in steady time; its pool has been seen later
     Column("priority", String, nullable=False, server_default="interactive"),
+    # JSON: the devices on which leases give way to it, or did; and from when on, in steady time.
+    Column("claims", String, nullable=False, server_default=""),
+    Column("claims_from", Float, nullable=False, server_default="0"),
 )
 
 # --- who may speak, and what was changed ---

@@ -108,11 +108,11 @@ def test_the_newest_migration_goes_back_and_forth(database: str) -> None:
         alembic.command.downgrade(config, "0023_ceilings")
     gone = {table: names - columns()[table] for table, names in newest.items() if names != columns()[table]}
     assert gone == {
-        "leases": {"priority"},
-        "ledger": {"half_life"},
+        "leases": {"priority", "gives_way", "gives_way_to", "gives_way_for"},
+        "ledger": {"half_life", "notice", "least_run"},
         "quota_usage": {"recent", "interactive_held", "interactive_ceiling"},
         "quotas": {"interactive"},
-        "requests": {"priority"},
+        "requests": {"priority", "claims", "claims_from"},
     }
     engine.dispose()
     engine = open_database(database)

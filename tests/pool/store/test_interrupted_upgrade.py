@@ -41,9 +41,12 @@ ADDED: dict[str, dict[str, Any]] = {
         "fenced_until": 1e18,
     },
     "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
-    "leases": {"decided_by": "pool", "caller": "", "ceiling": 0, "within": "", "priority": "interactive"},
+    "leases": {
+        **{"decided_by": "pool", "caller": "", "ceiling": 0, "within": "", "priority": "interactive"},
+        **{"gives_way": None, "gives_way_to": "", "gives_way_for": ""},
+    },
     "quotas": {"interactive": None},
-    "requests": {"on_device": "", "priority": "interactive"},
+    "requests": {"on_device": "", "priority": "interactive", "claims": "", "claims_from": 0.0},
     "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool", **CEILINGS},
     "tokens": {"renewed": None, "inside": 0},
 }
@@ -73,7 +76,7 @@ def renamed(before: Contents) -> Contents:
         ]
         for table, rows in before.items()
     }
-    after["ledger"] = [{**row, "half_life": 604800.0} for row in after["ledger"]]
+    after["ledger"] = [{**row, "half_life": 604800.0, "notice": 60.0, "least_run": 600.0} for row in after["ledger"]]
     classes = {"recent": 0.0, "interactive_ceiling": None}
     after["quota_usage"] = [
         {**row, **classes, "interactive_held": row["share_held"]} for row in after["quota_usage"]

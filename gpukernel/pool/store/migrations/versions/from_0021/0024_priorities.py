@@ -1,4 +1,4 @@
-"""Give requests and leases a priority class, and fair share a memory, which begins empty.
+"""Give requests and leases a priority class, fair share a memory, which begins empty, and leases a way to give way.
 
 Leases of before are interactive, as nothing could come before them; those that engines have placed have no class.
 """
@@ -23,6 +23,12 @@ _HELD = """UPDATE quota_usage SET interactive_held = COALESCE((
         OR (quota_usage.kind = 'person' AND leases.person = quota_usage.person)
     )), 0)"""
 
+_INDICES = (
+    ("leases_giving_way", ["gives_way"], "state <> 'ended' AND gives_way IS NOT NULL"),
+    ("leases_given_up", ["gives_way_for", "gives_way"], "gives_way IS NOT NULL"),
+    ("leases_that_may_give_way", ["priority", "epoch"], "state = 'live' AND gives_way IS NULL"),
+)
+
 
 def upgrade() -> None:
     op.add_column("requests", sa.Column("priority", sa.String, nullable=False, server_default="interactive"))
@@ -42,9 +48,28 @@ def upgrade() -> None:
         "(interactive_ceiling IS NULL OR interactive_held <= interactive_ceiling))"
     )
     op.execute(_HELD)
+    op.add_column("ledger", sa.Column("notice", sa.Float, nullable=False, server_default="60"))
+    op.add_column("ledger", sa.Column("least_run", sa.Float, nullable=False, server_default="600"))
+    op.add_column("leases", sa.Column("gives_way", sa.Float, nullable=True))
+    op.add_column("leases", sa.Column("gives_way_to", sa.String, nullable=False, server_default=""))
+    op.add_column("leases", sa.Column("gives_way_for", sa.String, nullable=False, server_default=""))
+    op.add_column("requests", sa.Column("claims", sa.String, nullable=False, server_default=""))
+    op.add_column("requests", sa.Column("claims_from", sa.Float, nullable=False, server_default="0"))
+    for name, columns, condition in _INDICES:
+        where = sa.text(condition)
+        op.create_index(name, "leases", columns, sqlite_where=where, postgresql_where=where)
 
 
 def downgrade() -> None:
+    for name, _, _ in _INDICES:
+        op.drop_index(name, "leases")
+    op.drop_column("requests", "claims_from")
+    op.drop_column("requests", "claims")
+    op.drop_column("leases", "gives_way_for")
+    op.drop_column("leases", "gives_way_to")
+    op.drop_column("leases", "gives_way")
+    op.drop_column("ledger", "least_run")
+    op.drop_column("ledger", "notice")
     op.drop_column("quota_usage", "interactive_held")
     op.drop_column("quota_usage", "interactive_ceiling")
     op.drop_column("quotas", "interactive")
