@@ -172,13 +172,14 @@ def check_giving_way(store: Store, steady: float) -> None:
     for lease in lease_rows:
         if lease.state == "live" and lease.gives_way is not None:
             assert lease.priority in ("batch", "scavenger"), lease.id
-            assert lease.decided_by == "pool" and not lease.ceiling and not lease.within, lease.id
+            assert (lease.decided_by, bool(lease.ceiling), lease.within) == ("pool", False, ""), lease.id
             assert lease.gives_way_to in claims, f"{lease.id} gives way to nobody"
             assert lease.gives_way >= requests[lease.gives_way_to].claims_from, lease.id
             pieces = {row.device_id for row in slice_rows if row.lease_id == lease.id}
             assert pieces & set(claims[lease.gives_way_to]), f"{lease.id} gives way in vain"
         if lease.end_reason.startswith("it gave way"):
-            assert lease.gives_way is not None and lease.gives_way <= steady, f"{lease.id} left before its time"
+            assert lease.gives_way is not None, lease.id
+            assert lease.gives_way <= steady, f"{lease.id} left before its time"
 
 
 def naive_order(

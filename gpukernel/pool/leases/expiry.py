@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from gpukernel.pool.scheduling.giving_way import GIVES_WAY
 from gpukernel.pool.scheduling.request_queue import RequestQueue
-from gpukernel.pool.store.giving_way import GIVES_WAY
 from gpukernel.pool.store.store import Store
 
 __all__ = ["Expiry", "clock_time"]

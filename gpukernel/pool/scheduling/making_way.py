@@ -26,9 +26,9 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.fairness import AvailabilityProfile, promise
 from gpukernel.pool.domain.giving_way import Candidate, leases_giving_way
 from gpukernel.pool.domain.placement import DeviceClass, slice_bytes
+from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.backfill_state import BackfillState, read_profiles
 from gpukernel.pool.scheduling.pending_requests import PendingRequest
-from gpukernel.pool.store import giving_way
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
 
@@ -73,7 +73,9 @@ class MakingWay:
         self._kinds, self._state = kinds, state
         self.changed: dict[str, tuple[tuple[str, ...], float]] = {}
         self._times: dict[str, float] = {}  # of claims that hold
-        self._ahead: dict[str, tuple[str, int]] = {}  # person and share of those that are still to be looked at
+        self._ahead: dict[
+            str, tuple[str, int]
+        ] = {}  # person and share of those that are still to be looked at
         self._candidates: dict[str, Candidate] | None = None
         self._until: dict[str, float | None] = {}
         self._whose: dict[str, str] = {}
@@ -174,9 +176,7 @@ class MakingWay:
         if not leave:
             return None
         given = {i: sum(one.pieces.get(i, 0) for one in leave) for i in devices}
-        after = [
-            self._without(seen[i], leave, begin) for i in devices if free[i] + given[i] >= sizes[i]
-        ]
+        after = [self._without(seen[i], leave, begin) for i in devices if free[i] + given[i] >= sizes[i]]
         when, chosen = promise(after, sizes, request.wanted.devices, length, state.now)
         leave = [one for one in leave if any(p.device in one.pieces for p in chosen)]
         if when > begin or not leave:

@@ -19,7 +19,8 @@ import sqlalchemy as sa
 from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.slice_request import class_rank
-from gpukernel.pool.store import giving_way, quota_usage
+from gpukernel.pool.scheduling import giving_way
+from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
 from gpukernel.pool.store.signs_of_life import last_seen

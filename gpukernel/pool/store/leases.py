@@ -490,4 +490,6 @@ class Leases:
         self, db: sa.Connection, device_ids: Sequence[str], most: int
     ) -> dict[str, list[tuple[float, int]]]:
         """Return the latest ends of leases on these devices, in wall time, and the bytes that each frees; the `most` earliest ones."""
-        return queries.ends_on(db, device_ids, most, self._database.clock.now(), self._database.clock.steady())
+        return queries.ends_on(
+            db, device_ids, most, self._database.clock.now(), self._database.clock.steady()
+        )

@@ -242,7 +242,7 @@ leases = Table(
     _living("leases_by_ceiling", "within", condition="state <> 'ended' AND within <> ''"),
     _living("leases_giving_way", "gives_way", condition="state <> 'ended' AND gives_way IS NOT NULL"),
     _living("leases_given_up", "gives_way_for", "gives_way", condition="gives_way IS NOT NULL"),
-    _living("leases_that_may_give_way", "priority", "epoch", condition="state = 'live' AND gives_way IS NULL"),
+    _living("leases_by_class", "priority", "epoch", condition="state = 'live' AND gives_way IS NULL"),
     Index("leases_by_epoch", "epoch"),
 )
 

@@ -46,7 +46,9 @@ async def gets(
     holder: Holder = BEN,
     longest: float = 0,
 ) -> Lease:
-    events = world.manager.acquire(key, SliceRequest(share=share, priority=priority), holder, -1, 3600, longest)
+    events = world.manager.acquire(
+        key, SliceRequest(share=share, priority=priority), holder, -1, 3600, longest
+    )
     async for event in events:
         if isinstance(event, Lease):
             return event
@@ -94,7 +96,8 @@ def test_batch_is_told_has_its_notice_and_leaves_to_the_request(database: str) -
         assert not giving_way(world), "it may ask only what is free now"
         alive(world, batch, seconds=SETTLES)
         told, at = lease(world, batch), world.now + NOTICE
-        assert told.gives_way == pytest.approx(at) and told.state == "live"
+        assert told.gives_way == pytest.approx(at)
+        assert told.state == "live"
         assert told.notice.startswith("This slice gives way: it ends at ")
         assert told.notice.endswith(", since an interactive request finds no other room.")
         (waiting,) = world.manager.waiting()
@@ -258,7 +261,9 @@ def test_room_that_is_made_goes_to_whom_it_was_made_for(tmp_path: Path, class_ah
     story(tmp_path, tell)
 
 
-@pytest.mark.parametrize(("quota", "most"), [(None, 1), (Bounds(interactive=2), 2), (Bounds(interactive=0.5), 0)])
+@pytest.mark.parametrize(
+    ("quota", "most"), [(None, 1), (Bounds(interactive=2), 2), (Bounds(interactive=0.5), 0)]
+)
 def test_a_person_makes_others_give_way_within_the_quota_of_interactive_slices(
     tmp_path: Path, quota: Bounds | None, most: int
 ) -> None:

@@ -42,8 +42,11 @@ ADDED: dict[str, dict[str, Any]] = {
     },
     "devices": {"uuid": "", "decided_by": "pool", "next_decider": ""},
     "leases": {
-        **{"decided_by": "pool", "caller": "", "ceiling": 0, "within": "", "priority": "interactive"},
-        **{"gives_way": None, "gives_way_to": "", "gives_way_for": ""},
+        "decided_by": "pool",
+        "ceiling": 0,
+        "priority": "interactive",
+        "gives_way": None,
+        **dict.fromkeys(("caller", "within", "gives_way_to", "gives_way_for"), ""),
     },
     "quotas": {"interactive": None},
     "requests": {"on_device": "", "priority": "interactive", "claims": "", "claims_from": 0.0},
@@ -76,7 +79,9 @@ def renamed(before: Contents) -> Contents:
         ]
         for table, rows in before.items()
     }
-    after["ledger"] = [{**row, "half_life": 604800.0, "notice": 60.0, "least_run": 600.0} for row in after["ledger"]]
+    after["ledger"] = [
+        {**row, "half_life": 604800.0, "notice": 60.0, "least_run": 600.0} for row in after["ledger"]
+    ]
     classes = {"recent": 0.0, "interactive_ceiling": None}
     after["quota_usage"] = [
         {**row, **classes, "interactive_held": row["share_held"]} for row in after["quota_usage"]

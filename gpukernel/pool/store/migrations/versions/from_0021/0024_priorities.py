@@ -26,7 +26,7 @@ _HELD = """UPDATE quota_usage SET interactive_held = COALESCE((
 _INDICES = (
     ("leases_giving_way", ["gives_way"], "state <> 'ended' AND gives_way IS NOT NULL"),
     ("leases_given_up", ["gives_way_for", "gives_way"], "gives_way IS NOT NULL"),
-    ("leases_that_may_give_way", ["priority", "epoch"], "state = 'live' AND gives_way IS NULL"),
+    ("leases_by_class", ["priority", "epoch"], "state = 'live' AND gives_way IS NULL"),
 )
 
 

@@ -81,7 +81,9 @@ _LET_OFF = leases.update().values(
     notice=sa.case((leases.c.notice.startswith(GIVES_WAY), ""), else_=leases.c.notice),
 )
 _WAITING = (NOT_ENDED, leases.c.gives_way.is_not(None), LIVING)
-_WITHDRAW = CompiledSql(_LET_OFF.where(leases.c.id == sa.bindparam("lease"), *_WAITING).returning(leases.c.id))
+_WITHDRAW = CompiledSql(
+    _LET_OFF.where(leases.c.id == sa.bindparam("lease"), *_WAITING).returning(leases.c.id)
+)
 _WITHDRAW_FOR = CompiledSql(
     _LET_OFF.where(leases.c.gives_way_to == sa.bindparam("request"), *_WAITING).returning(leases.c.id)
 )
