@@ -19,6 +19,7 @@ import time
 from asyncio.events import Handle
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
@@ -35,6 +36,7 @@ from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.server import RunningPool, serve
+from gpukernel.pool.scheduling.pending_requests import PendingRequest
 from gpukernel.pool.store import schema
 from gpukernel.pool.store.store import Store
 
@@ -475,6 +477,70 @@ async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) 
     return table
 
 
+async def queues(sizes: Sequence[int] = (50, 5_000), count: int = 100) -> Table:
+    """Measure a decision beside ever more requests that wait, in one class and in all, and while leases give way."""
+    table = Table(
+        "One decision beside ever more that wait",
+        ["waiting", "requests", "median", "p99", "processor", "÷ 50 waiting"],
+        notes="A full pool of 64 simulated V100, one lease on each; a request for a whole one comes, waits and leaves: two decisions, and what is told to all. "
+        "Giving way: the leases are batch, and of the interactive requests ahead each has made as many give way as it may. Aim: at most 2.",
+    )
+    for name in ("interactive", "all classes", "giving way"):
+        first = 0.0
+        for size in sizes:
+            times = await _beside(size, count, name)
+            first = first or times.processor
+            table.rows.append([f"{size:,}", name, *times.figures(), f"{times.processor / first:.2f}"])
+    return table
+
+
+async def _beside(size: int, count: int, name: str) -> Times:
+    """Measure the decisions about a request beside `size` that wait."""
+    whole = SliceRequest(share=1.0)
+    classes = ("interactive",) if name == "interactive" else ("interactive", "batch", "scavenger")
+    times = Times()
+    async with running(64) as pool:
+        manager = pool.manager
+        with manager.store.deciding() as (db, _):
+            db.execute(sa.update(schema.ledger).values(least_run=0.0, notice=3600.0))
+            db.execute(sa.update(schema.ledger).values(policy_version=schema.ledger.c.policy_version + 1))
+        held = replace(whole, priority="batch" if name == "giving way" else "interactive")
+        for number in range(64):
+            async for _event in manager.acquire(f"held {number}", held, HOLDER, -1, 3600):
+                pass
+        waiting = []
+        for number in range(size):
+            asked = replace(whole, priority=classes[number % len(classes)])
+            entry = PendingRequest(
+                f"waits {number}",
+                asked,
+                Holder(f"person {number}", course=f"course {number % 20}"),
+                "",
+                3600,
+                0.0,
+                manager.now() - 60.0,
+                manager.id,
+                manager.steady(),
+                1_000_000,
+                number + 1,
+            )
+            waiting.append(entry)
+            manager.waiters.enter(entry.key, "")
+        with manager.store.deciding() as (db, row):
+            manager._queue._requests.refresh(db, row.queue_version)
+            for entry in waiting:
+                manager._queue._requests.put(db, entry)
+        for _ in range(8):  # whoever may give way does
+            manager.schedule()
+        gc.collect()
+        for number in range(count):
+            call = manager.acquire(f"asks {number}", whole, HOLDER, -1, 3600)
+            with times:
+                await anext(call)
+                await call.aclose()
+    return times
+
+
 class _Ready(PromptServer):
     def __init__(self, manager: LeaseManager) -> None:
         self.sessions, self.name = AgentSessions(manager), "big"
@@ -520,4 +586,4 @@ async def real(leases: int = 400) -> Table:
 
 async def measure() -> list[Table]:
     """Return every table."""
-    return [await grants(), await pauses(), await a_class(), await growth(), await real()]
+    return [await grants(), await pauses(), await a_class(), await growth(), await queues(), await real()]
