@@ -67,12 +67,23 @@ class Claim:
 
 @dataclass(frozen=True)
 class Refusal:
-    """The reason why a request does not fit; `account` is whose quota, `until` when time alone may help (0: not known)."""
+    """The reason why a request does not fit.
+
+    Attributes
+    ----------
+    account
+        Whose quota it is.
+    until
+        When time alone may help, in seconds since the epoch; 0 where that is not known.
+    ahead
+        The sentence for requests further behind, which wait for the same quota: `sentence` without the refused request's own figure.
+    """
 
     sentence: str
     account: Account
     until: float = 0.0
     interactive: bool = False  # it is the one of interactive slices, which holds back no other class
+    ahead: str = ""
 
 
 @functools.lru_cache(4096)  # most of those who are refused are refused again at the next decision
@@ -98,9 +109,14 @@ def _who(standing: Standing) -> str:
 
 
 def _figure(share: int) -> str:
-    """Return a share for people: two digits, more where two would show nothing."""
+    """Return a share for people: two decimals, a third where two would make it another one, and two digits of a small one.
+
+    Slices are whole MiB, so that 50 of 0.02 are a little less than 1: that is no third decimal.
+    """
     value = share / MILLION
-    return f"{value:.2f}" if value >= 0.005 or value == 0 else f"{value:.2g}"
+    if 0 < value < 0.005:
+        return f"{value:.2g}"
+    return f"{value:.2f}" if abs(value - round(value, 2)) < 0.0015 else f"{value:.3f}"
 
 
 def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
@@ -185,31 +201,40 @@ def refusal(
             continue
         bounds, who = standing.bounds, _who(standing)
         its = _ITS if standing.account.kind in ("pool", "course") else _THEIR
+        use: dict[str, object]
         if bounds.devices is not None and standing.share + claim.share > millionths(bounds.devices):
-            limit = _figure(millionths(bounds.devices))
+            use = {
+                "who": who,
+                "held": _figure(standing.share),
+                "its": its,
+                "most": _figure(millionths(bounds.devices)),
+                "unit": unit,
+            }
             return Refusal(
                 say(
-                    "%(who)s holds %(held)s of %(its)s %(most)s %(unit)s; your %(asked)s does not fit.",
-                    who=who,
-                    held=_figure(standing.share),
-                    its=its,
-                    most=limit,
-                    unit=unit,
+                    "%(who)s holds %(held)s of %(its)s %(most)s %(unit)s; %(asked)s more does not fit.",
+                    **use,
                     asked=_figure(claim.share),
                 ),
                 standing.account,
+                ahead=say(
+                    "%(who)s holds %(held)s of %(its)s %(most)s %(unit)s; a request ahead of this one waits for more.",
+                    **use,
+                ),
             )
         if bounds.memory_mib is not None and standing.memory + claim.memory > bounds.memory_mib * MIB:
+            use = {"who": who, "held": standing.memory // MIB, "its": its, "most": bounds.memory_mib}
             return Refusal(
                 say(
-                    "%(who)s holds %(held)s of %(its)s %(most)s MiB; your %(asked)s MiB do not fit.",
-                    who=who,
-                    held=standing.memory // MIB,
-                    its=its,
-                    most=bounds.memory_mib,
+                    "%(who)s holds %(held)s of %(its)s %(most)s MiB; %(asked)s MiB more do not fit.",
+                    **use,
                     asked=claim.memory // MIB,
                 ),
                 standing.account,
+                ahead=say(
+                    "%(who)s holds %(held)s of %(its)s %(most)s MiB; a request ahead of this one waits for more.",
+                    **use,
+                ),
             )
         if bounds.leases is not None and standing.leases + 1 > bounds.leases:
             return Refusal(

@@ -37,7 +37,8 @@ class BackfillState:
         default_factory=dict
     )  # servers, by the keys of requests that they failed
     standings: dict[Account, Standing] = field(default_factory=dict)
-    full: dict[Account, str] = field(default_factory=dict)  # quotas that somebody further ahead waits for
+    # Quotas that somebody further ahead waits for, each with the sentence of those behind.
+    full: dict[Account, str] = field(default_factory=dict)
     full_interactive: dict[Account, str] = field(default_factory=dict)  # those of interactive slices alone
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, AvailabilityProfile] = field(
@@ -163,7 +164,7 @@ class BackfillState:
             self.claims[device_id] = [one for one in claims if one[0] != key]
 
     def waited_for(self, whose: Iterable[Account], priority: str) -> str:
-        """Return the sentence of somebody who waits for one of these quotas of a class; empty where nobody does."""
+        """Return the sentence of those behind somebody who waits for one of these quotas of a class; empty where nobody does."""
         quotas = (self.full, self.full_interactive) if priority == "interactive" else (self.full,)
         return next((full[account] for account in whose for full in quotas if account in full), "")
 

@@ -240,7 +240,7 @@ class SchedulingCycle:
             if refused.until:
                 self._result.starts[request.key] = refused.until
             full = state.full_interactive if refused.interactive else state.full
-            full.setdefault(refused.account, refused.sentence)
+            full.setdefault(refused.account, refused.ahead or refused.sentence)
             return None
         if waits_behind:
             self._result.reasons[request.key] = waits_behind

@@ -43,7 +43,7 @@ def test_an_instructor_comes_straight_to_the_only_course_and_sees_who_holds_what
     text = words(page)
     assert "anna kernel 3f2a of lesson.ipynb" in text
     assert "0.50 / 0.8 devices" in text
-    assert "Course ml101 holds 0.50 of its 0.80 devices; your 0.40 does not fit." in text
+    assert "Course ml101 holds 0.50 of its 0.80 devices; 0.40 more does not fit." in text
     assert "elsewhere" not in text
 
 

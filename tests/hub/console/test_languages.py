@@ -35,7 +35,7 @@ def test_what_the_pool_refuses_stands_in_the_reader_s_language_with_its_figures(
     lease = holders.hold("anna", 0.45)
     holders.wait("ben", 0.4)
     page = words(prof.see("course/ml101"))
-    assert "课程 ml101 已占用其 0.80 块设备中的 0.45；所请求的 0.40 放不下。" in page
+    assert "课程 ml101 已占用其 0.80 块设备中的 0.45；再加 0.40 放不下。" in page
     assert "does not fit" not in page
     answer = prof.fill(f"course/ml101/lease/{lease.id}/resize", share="0.75")
     assert answer.status_code == 409
@@ -51,12 +51,12 @@ def test_what_the_pool_refuses_stands_in_the_reader_s_language_with_its_figures(
     assert "days：应为 1 到 366 的数。" in words(prof.see("course/ml101/use?days=0"))
     # The same for whoever reads English, and for scripts.
     english = Visitor(running[0], "prof")
-    assert "Course ml101 holds 0.45 of its 0.80 devices; your 0.40 does not fit." in words(
+    assert "Course ml101 holds 0.45 of its 0.80 devices; 0.40 more does not fit." in words(
         english.see("course/ml101")
     )
     live = prof.get(f"{prof.at}api/courses/ml101/live", timeout=60).json()
     assert (
-        live["waits"][0]["reason"] == "Course ml101 holds 0.45 of its 0.80 devices; your 0.40 does not fit."
+        live["waits"][0]["reason"] == "Course ml101 holds 0.45 of its 0.80 devices; 0.40 more does not fit."
     )
 
 
@@ -76,10 +76,10 @@ def test_the_page_before_a_server_starts_is_in_the_reader_s_language(
     assert "空闲 40 个" in text  # 0.02 of a V100, as often as the course's 0.8 devices have it
     holders.hold("anna", 0.45)
     holders.hold("ben", 0.34)
-    assert "课程 ml101 已占用其 0.80 V100中的 0.79；所请求的 0.10 放不下。" in page(CHINESE)
+    assert "课程 ml101 已占用其 0.80 V100中的 0.79；再加 0.10 放不下。" in page(CHINESE)
     english = page({})
     assert '<fieldset lang="en">' in english
-    assert "Course ml101 holds 0.79 of its 0.80 V100; your 0.10 does not fit." in english
+    assert "Course ml101 holds 0.79 of its 0.80 V100; 0.10 more does not fit." in english
 
 
 def test_a_sentence_that_is_not_in_the_catalogue_stays_english() -> None:

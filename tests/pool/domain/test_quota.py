@@ -29,11 +29,11 @@ CLAIM = Claim(share=50_000, memory=1638 * MIB, slice=50_000)
     [
         (
             Standing(COURSE, Bounds(devices=1.0), share=979_461),
-            "Course ml101 holds 0.98 of its 1.00 V100; your 0.05 does not fit.",
+            "Course ml101 holds 0.98 of its 1.00 V100; 0.05 more does not fit.",
         ),
         (
             Standing(COURSE, Bounds(memory_mib=2000), memory=1000 * MIB),
-            "Course ml101 holds 1000 of its 2000 MiB; your 1638 MiB do not fit.",
+            "Course ml101 holds 1000 of its 2000 MiB; 1638 MiB more do not fit.",
         ),
         (
             Standing(Account("person", person="anna"), Bounds(leases=2), leases=2),
@@ -41,7 +41,7 @@ CLAIM = Claim(share=50_000, memory=1638 * MIB, slice=50_000)
         ),
         (
             Standing(Account("member", "ml101", "anna"), Bounds(devices=0.05), share=19_989, role="student"),
-            "anna, as a student of ml101, holds 0.02 of their 0.05 V100; your 0.05 does not fit.",
+            "anna, as a student of ml101, holds 0.02 of their 0.05 V100; 0.05 more does not fit.",
         ),
         (
             Standing(Account("pool"), Bounds(hours_week=40.0), spent=(0, 40 * 3600, 0)),
@@ -120,12 +120,49 @@ def test_who_is_over_a_quota_waits_and_is_served_when_there_is_room(tmp_path: Pa
         queued = await anext(ask)
         assert isinstance(queued, Queued)
         assert queued.reason == (
-            "Course ml101 holds 0.75 of its 1.00 devices; your 0.50 does not fit. Waiting: 1; position 1 in the queue."
+            "Course ml101 holds 0.75 of its 1.00 devices; 0.50 more does not fit. Waiting: 1; position 1 in the queue."
         )
         world.manager.end(first.id, "done")
         assert isinstance(await anext(ask), Lease)
 
     story(tmp_path, tell, devices=2)
+
+
+def test_who_waits_behind_another_reads_no_figure_of_the_other_s(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        world.rule(ML101, quotas={"course:ml101": Bounds(devices=1.0)})
+        await world.get("a", 0.5, holder=ANNA)
+        asks = [
+            world.ask(key, share, holder=holder)
+            for key, share, holder in (("b", 0.6, BEN), ("c", 0.3, BEN), ("d", 0.2, ANNA))
+        ]
+        for ask in asks:
+            assert isinstance(await anext(ask), Queued)
+        held = "Course ml101 holds 0.50 of its 1.00 devices"
+        assert [one.reason for one in world.manager.waiting()] == [
+            f"{held}; 0.60 more does not fit.",
+            f"{held}; a request ahead of this one waits for more.",  # 0.30 would fit
+            f"{held}; a request ahead of this one waits for more.",
+        ]
+
+    story(tmp_path, tell, devices=2)
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked", "sentence"),
+    [
+        (0.125, 0.128, "up to 0.125 of a device; yours of 0.128 is larger"),
+        (0.02, 0.019989 * 2, "up to 0.02 of a device; yours of 0.04 is larger"),
+        (0.0015, 0.0021, "up to 0.0015 of a device; yours of 0.0021 is larger"),
+    ],
+)
+def test_figures_that_differ_are_written_differently(
+    limit: float, asked: float, sentence: str
+) -> None:
+    claim = Claim(share=0, memory=0, slice=round(asked * 1_000_000))
+    refused = never(claim, [Standing(COURSE, Bounds(largest_slice=limit))])
+    assert refused is not None
+    assert sentence in refused.sentence
 
 
 def test_without_waiting_the_refusal_says_which_quota(tmp_path: Path) -> None:
