@@ -41,7 +41,7 @@ def ending_reason(service: CourseService, reason: str) -> str:
     words = " ".join(reason.split())[:150]
     if not words.isprintable():
         raise HTTPError(400, later("Write the reason in printable characters."))
-    return f"{service.name} ended it" + (f": {words}" if words else "")
+    return f"{service.name} ended it: {words}" if words else f"{service.name} ended it"
 
 
 class LeasePage(Page):

@@ -5,7 +5,7 @@ import { Widget } from '@lumino/widgets';
 import { askForResize } from './dialogs';
 import { IKernelStatus, IOtherLease } from './kernel_status';
 import { size, Slices } from './model';
-import { __ } from './texts';
+import { __, sentence } from './texts';
 
 export interface IAction {
   label: string;
@@ -155,7 +155,7 @@ export class Actions {
       await act();
       return true;
     } catch (error) {
-      Notification.error((error as Error).message, { autoClose: 8000 });
+      Notification.error(sentence((error as Error).message), { autoClose: 8000 });
       return false;
     }
   }

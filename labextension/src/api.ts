@@ -1,6 +1,7 @@
 // Requests to the server extension (gpukernel/jupyter/server.py).
 import { URLExt } from '@jupyterlab/coreutils';
 import { ServerConnection } from '@jupyterlab/services';
+import { __, said } from './texts';
 
 export const SCHEMA = 'https://events.gpukernel.org/slice/v1';
 
@@ -19,7 +20,7 @@ export interface IChance {
   sentence: string;
 }
 
-/** Ask the server extension; an answer that is an error becomes an `Error` with its sentence. */
+/** Ask the server extension; an answer that is an error becomes an `Error` with its sentence, in the reader's language where it is a known one. */
 export async function ask<T>(path: string, body?: object): Promise<T> {
   const settings = ServerConnection.makeSettings();
   const url = URLExt.join(settings.baseUrl, 'gpukernel', 'api', path);
@@ -33,7 +34,7 @@ export async function ask<T>(path: string, body?: object): Promise<T> {
     // a proxy's page; its status says enough
   }
   if (!response.ok) {
-    throw new Error(content?.message || `The server answered ${response.status}.`);
+    throw new Error(content?.message ? said(content.message) : __('The server answered %1.', response.status));
   }
   return content as T;
 }

@@ -88,7 +88,7 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
       const chance = await ask<IChance>(`chance?share=${share}&model=${encodeURIComponent(model)}`);
       words = prospects(chance, chance.memory_bytes ? __('%1 of memory', size(chance.memory_bytes)) : memory);
     } catch (error) {
-      words = `${memory}. ${(error as Error).message}`;
+      words = memory ? `${sentence(memory)} ${(error as Error).message}` : (error as Error).message;
     }
     if (asked === this._timer && !this.isDisposed) {
       this._words.textContent = words;
@@ -119,7 +119,7 @@ export async function askForSize(button: string): Promise<ISize | null> {
   if (!Object.keys(offers.models).length) {
     await showDialog({
       title: __('No GPU to take a slice of'),
-      body: offers.note ? __('Nothing is known now: %1.', offers.note) : __('The pool has no GPU now.'),
+      body: offers.note ? sentence(__('Nothing is known now: %1', said(offers.note))) : __('The pool has no GPU now.'),
       buttons: [Dialog.okButton()]
     });
     return null;

@@ -149,6 +149,18 @@ export function percent(part: number): string {
   return `${Math.round(part * 100)} %`;
 }
 
+/** GPU-hours of this week, in minutes where they would round to nothing; `allowed` is 0 where nothing bounds them. */
+export function hoursInWords(used: number, allowed: number): string {
+  if (used > 0 && used < 0.1) {
+    const minutes = used * 60 < 0.1 ? '< 0.1' : (used * 60).toFixed(1);
+    return allowed
+      ? __('%1 GPU-minutes of %2 GPU-hours this week', minutes, allowed)
+      : __('%1 GPU-minutes this week', minutes);
+  }
+  const hours = used ? used.toFixed(used < 1 ? 2 : 1) : 0;
+  return allowed ? __('%1 of %2 GPU-hours this week', hours, allowed) : __('%1 GPU-hours this week', hours);
+}
+
 /** A slice in a few words, for the status bar. */
 export function inWords(kernel: IKernelStatus): string {
   if (kernel.state === 'waiting') {

@@ -5,7 +5,7 @@ import { ask } from './api';
 import { chart } from './chart';
 import { sliceIcon } from './icon';
 import { IKernelStatus, ILeaseStatus, IOtherLease } from './kernel_status';
-import { duration, percent, size, Slices } from './model';
+import { duration, hoursInWords, percent, size, Slices } from './model';
 import { __, said, sentence } from './texts';
 
 /** What a card shows: figures that change all the time, what to do, and buttons. */
@@ -114,9 +114,7 @@ export class SlicesPanel extends Widget {
     this._askedHours = Date.now();
     try {
       const { used, allowed, page } = await ask<IHours>('hours');
-      const hours = used.toFixed(used < 1 ? 2 : 1);
-      const words = allowed ? __('%1 of %2 GPU-hours this week', hours, allowed) : __('%1 GPU-hours this week', hours);
-      const text = element('span', '', words);
+      const text = element('span', '', hoursInWords(used, allowed));
       const link = element('a', '', __('My GPU')) as HTMLAnchorElement;
       link.href = page;
       link.target = '_blank';

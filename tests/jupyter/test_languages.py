@@ -6,8 +6,11 @@ import json
 import re
 from pathlib import Path
 
+import gpukernel.client
+import gpukernel.common
 import gpukernel.jupyter
 import gpukernel.pool
+import hub_spawner
 
 SOURCES = Path(__file__).parents[2] / "labextension" / "src"
 CHINESE = Path(gpukernel.jupyter.__path__[0]) / "locale" / "zh_CN" / "LC_MESSAGES" / "gpukernel.json"
@@ -23,11 +26,11 @@ def marked() -> set[str]:
 
 
 def said() -> list[str]:
-    """Texts of the server and the pool that the front end translates."""
+    """Texts of the server and the pool that the front end translates, and of what stands in place of their values."""
     source = (SOURCES / "texts.ts").read_text(encoding="utf-8")
-    listed = re.search(r"export const SAID = \[(.*?)\];", source, re.DOTALL)
-    assert listed is not None
-    return re.findall(r"'((?:[^'\\]|\\.)*)'", listed[1])
+    lists = re.findall(r"export const (?:SAID|NAMED) = \[(.*?)\];", source, re.DOTALL)
+    assert len(lists) == 2
+    return [text for one in lists for text in re.findall(r"'((?:[^'\\]|\\.)*)'", one)]
 
 
 def catalogue() -> dict[str, str]:
@@ -49,8 +52,11 @@ def test_every_text_has_its_chinese_with_the_same_values() -> None:
 
 
 def test_what_the_server_is_known_to_say_stands_in_its_source() -> None:
-    roots = [Path(gpukernel.jupyter.__path__[0]), Path(gpukernel.pool.__path__[0])]
-    source = "\n".join(path.read_text(encoding="utf-8") for root in roots for path in root.rglob("*.py"))
+    packages = (gpukernel.client, gpukernel.common, gpukernel.jupyter, gpukernel.pool, hub_spawner)
+    rooms = [Path(package.__file__ or "").parent for package in packages]
+    files = [path for room in rooms for path in room.rglob("*.py")]
+    # Literals that stand one below the other are one.
+    source = re.sub(r'"\s*\n\s*f?"', "", "\n".join(path.read_text(encoding="utf-8") for path in files))
     for text in said():
         # A sentence may be put together: between its values, at a semicolon, and after what many begin with.
         for piece in re.split(r"%\d|; |(?<=This slice is idle)", text):

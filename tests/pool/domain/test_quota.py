@@ -156,9 +156,7 @@ def test_who_waits_behind_another_reads_no_figure_of_the_other_s(tmp_path: Path)
         (0.0015, 0.0021, "up to 0.0015 of a device; yours of 0.0021 is larger"),
     ],
 )
-def test_figures_that_differ_are_written_differently(
-    limit: float, asked: float, sentence: str
-) -> None:
+def test_figures_that_differ_are_written_differently(limit: float, asked: float, sentence: str) -> None:
     claim = Claim(share=0, memory=0, slice=round(asked * 1_000_000))
     refused = never(claim, [Standing(COURSE, Bounds(largest_slice=limit))])
     assert refused is not None
