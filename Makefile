@@ -139,6 +139,7 @@ format: $(VENV)/.dev  ## Bring all code into the one style
 	git ls-files '*.cpp' '*.h' | xargs $(BIN)/clang-format -i
 
 docs: $(VENV)/.dev  ## Build the documentation into site/, warnings as errors
+	$(BIN)/python -m docs.in_pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(VENV)/.test  ## Measure, and write docs/benchmarks.md

@@ -1,4 +1,4 @@
-"""MkDocs hook: replaces ``<!-- frameworks -->`` by the table of which framework runs where; a test holds each row to what shows it."""
+"""MkDocs hook: writes the table of which framework runs where into the page ``frameworks.md``; a test holds each row to what shows it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-MARK = "<!-- frameworks -->"
+from docs.in_pages import put
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,8 @@ def _shown(one: str) -> str:
     return f"make suites SUITE={name}" if kind == "suite" else one.partition("::")[0]
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the mark."""
-    return markdown.replace(MARK, "\n".join(table())) if MARK in markdown else markdown
+def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
+    """Fill in the table."""
+    return (
+        put(markdown, "frameworks", "\n".join(table())) if page.file.src_path == "frameworks.md" else markdown
+    )

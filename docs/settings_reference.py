@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from docs.in_pages import put
+
 _WORDS = {
     "minimum": "at least",
     "exclusiveMinimum": "more than",
@@ -77,4 +79,7 @@ def _reference() -> Iterator[str]:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    return f"{markdown}\n{chr(10).join(_reference())}\n" if page.file.src_path == "settings.md" else markdown
+    """Fill in the settings."""
+    if page.file.src_path != "settings.md":
+        return markdown
+    return put(markdown, "settings", "\n".join(_reference()))

@@ -38,13 +38,15 @@ class DemoFailed(Exception):
 
 def demo(
     notebook: Annotated[
-        Path | None, typer.Option(help="Notebook to execute in place of 02-classification.")
+        Path | None, typer.Option(metavar="FILE", help="Notebook to execute in place of 02-classification.")
     ] = None,
-    kernel: Annotated[str, typer.Option(help="Kernel to execute it in.")] = "gpu-v100-0.02",
+    kernel: Annotated[str, typer.Option(metavar="NAME", help="Kernel to execute it in.")] = "gpu-v100-0.02",
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open JupyterLab afterwards.")
     ] = False,
-    keep: Annotated[Path | None, typer.Option(help="Write the executed notebook to this file.")] = None,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the executed notebook to this file.")
+    ] = None,
     again: Annotated[
         bool, typer.Option("--again", help="Execute the notebook although it was executed before.")
     ] = False,

@@ -30,20 +30,25 @@ def install(
         list[float] | None,
         typer.Option(
             "--share",
+            metavar="SHARE",
             help="Part of a device, 0.001 to 1; may be repeated. Without it: 0.02, 0.05, 0.1, 0.25, 1.0.",
         ),
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="Device model, part of its name.")] = "V100",
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="Device model, part of its name.")
+    ] = "V100",
     user: Annotated[bool, typer.Option("--user", help="For this user, in every environment.")] = False,
     sys_prefix: Annotated[
         bool, typer.Option("--sys-prefix", help="Into this Python environment (the default).")
     ] = False,
     prefix: Annotated[
-        Path | None, typer.Option("--prefix", help="Below PREFIX/share/jupyter/kernels.")
+        Path | None, typer.Option("--prefix", metavar="PREFIX", help="Below PREFIX/share/jupyter/kernels.")
     ] = None,
-    name: Annotated[str, typer.Option("--name", help="Directory name of the one kernel.")] = "",
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Directory name of the one kernel.")
+    ] = "",
     display_name: Annotated[
-        str, typer.Option("--display-name", help="Name in the launcher of the one kernel.")
+        str, typer.Option("--display-name", metavar="WORDS", help="Name in the launcher of the one kernel.")
     ] = "",
     wait: Annotated[
         float | None,
@@ -55,7 +60,9 @@ def install(
     mode: Annotated[
         str,
         typer.Option(
-            "--mode", help="remote; direct: a GPU of the kernel's own machine, without a worker; or auto."
+            "--mode",
+            metavar="MODE",
+            help="remote; direct: a GPU of the kernel's own machine, without a worker; or auto.",
         ),
     ] = "remote",
     on_first_use: Annotated[

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from docs import framework_table
 from docs.framework_table import ROWS, Row
 from tests.frameworks.sources import JAX, PYTORCH, TENSORFLOW
 from tests.suites.__main__ import ALL
@@ -42,9 +41,7 @@ def test_every_framework_and_suite_has_its_row() -> None:
 
 def test_the_page_has_the_table_and_the_sentence_of_who_cannot_run_leads_there() -> None:
     page = (ROOT / "docs" / "frameworks.md").read_text()
-    shown = framework_table.on_page_markdown(page)
-    assert framework_table.MARK not in shown
-    assert all(f"| {row.name} |" in shown for row in ROWS)
+    assert all(f"| {row.name} |" in page for row in ROWS)
     assert "## Which framework runs where" in page
     shim = (ROOT / "gpukernel" / "native" / "shim" / "process.cpp").read_text()
     assert "“Which framework runs where” in docs/frameworks.md" in shim

@@ -25,12 +25,16 @@ def cdi(
     share: Annotated[
         list[float] | None,
         typer.Option(
-            help="Part of a device, 0.001 to 1; may be repeated. Without it: 0.02, 0.05, 0.1, 0.25, 1."
+            metavar="SHARE",
+            help="Part of a device, 0.001 to 1; may be repeated. Without it: 0.02, 0.05, 0.1, 0.25, 1.",
         ),
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Model, part of its name; may be repeated. Without it: every model of the pool."),
+        typer.Option(
+            metavar="MODEL",
+            help="Model, part of its name; may be repeated. Without it: every model of the pool.",
+        ),
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; “-”: standard output.")

@@ -319,7 +319,9 @@ def hours(
 
 @app.command("device-plugin")
 def device_plugin(
-    model: Annotated[str, typer.Option(help="Devices whose model contains it, such as v100.")],
+    model: Annotated[
+        str, typer.Option(metavar="MODEL", help="Devices whose model contains it, such as v100.")
+    ],
     share: Share = 0.02,
     slots: Annotated[int, typer.Option(min=1, max=1000, help="Slots that this node counts.")] = 10,
     node_name: Annotated[

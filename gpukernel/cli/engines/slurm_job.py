@@ -28,10 +28,12 @@ __all__ = ["job"]
 
 def job(
     folder: Annotated[Path, typer.Option(metavar="DIR", help="The supply's folder.")],
-    tag: Annotated[str, typer.Option(help="The job's tag.")],
-    name: Annotated[str, typer.Option(help="The supply's name.")],
+    tag: Annotated[str, typer.Option(metavar="TAG", help="The job's tag.")],
+    name: Annotated[str, typer.Option(metavar="NAME", help="The supply's name.")],
     notice: Annotated[float, typer.Option(min=0, help="Seconds that holders are given.")],
-    simulate: Annotated[str, typer.Option(help="Simulated GPUs in place of the job's.")] = "",
+    simulate: Annotated[
+        str, typer.Option(metavar="MODELS", help="Simulated GPUs in place of the job's.")
+    ] = "",
     tcp_host: TcpHost = "",
 ) -> None:
     """Lend the GPUs of the job that this runs in; the supply's jobs start it.
