@@ -1,0 +1,86 @@
+"""The workflow of a release: what it calls is there, in an order that publishes nothing untried, and each file names its addresses."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tools.project_urls import table
+
+ROOT = Path(__file__).parents[2]
+WORKFLOW = ROOT / ".github" / "workflows" / "release.yml"
+PROJECT = ROOT / "pyproject.toml"
+
+
+@pytest.fixture
+def jobs() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(WORKFLOW.read_text())["jobs"]
+    return found
+
+
+def commands(job: dict[str, Any]) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def test_nothing_is_published_that_was_not_tried(jobs: dict[str, Any]) -> None:
+    assert (jobs["try"]["needs"], jobs["publish"]["needs"]) == ("build", "try")
+    assert "github.ref_type == 'tag'" in jobs["publish"]["if"]
+    classifiers = tomllib.loads(PROJECT.read_text())["project"]["classifiers"]
+    pythons = [one.rpartition(" ")[2] for one in classifiers if " :: 3." in one]
+    assert jobs["try"]["strategy"]["matrix"]["python"] == pythons
+    for name, job in jobs.items():
+        assert "permissions" not in job or name == "publish"
+        assert job["timeout-minutes"] <= 90
+
+
+def test_what_it_calls_is_there(jobs: dict[str, Any]) -> None:
+    called = "\n".join(command for job in jobs.values() for command in commands(job))
+    for target in re.findall(r"\bmake (\w+)", called):
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE), target
+    for path in re.findall(r"[\w/]+\.(?:py|toml)", called):
+        assert (ROOT / path).exists(), path
+
+
+def test_the_tag_is_compared_with_the_version(jobs: dict[str, Any]) -> None:
+    (compare,) = (one for one in commands(jobs["build"]) if one.startswith("test "))
+    version = tomllib.loads(PROJECT.read_text())["project"]["version"]
+    for tag, status in ((f"v{version}", 0), ("v9.9.9", 1)):
+        done = subprocess.run(
+            ["sh", "-c", compare], cwd=ROOT, env={"GITHUB_REF_NAME": tag, "PATH": "/usr/bin:/bin"}
+        )
+        assert done.returncode == status
+
+
+def test_the_files_of_a_release_name_where_the_project_is(jobs: dict[str, Any]) -> None:
+    (name,) = (one for one in commands(jobs["build"]) if "project_urls" in one)
+    where = {"GITHUB_SERVER_URL": "https://forge.example", "GITHUB_REPOSITORY": "owner/gpukernel"}
+    printed = subprocess.run(
+        ["sh", "-c", name.replace("python ", f"{sys.executable} ").partition(">>")[0]],
+        cwd=ROOT,
+        env={**where, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    urls = tomllib.loads(PROJECT.read_text() + printed)["project"]["urls"]
+    assert urls["Homepage"] == "https://forge.example/owner/gpukernel"
+    assert set(urls) >= {"Documentation", "Changelog", "Issues"}
+    for name in ("Documentation", "Changelog"):
+        assert (ROOT / re.sub(r".*/blob/v[\d.]+/", "", urls[name])).exists()
+    with pytest.raises(ValueError, match="is no address"):
+        table('http://x"')
+
+
+def test_actionlint_accepts_it() -> None:
+    if (actionlint := shutil.which("actionlint")) is None:
+        pytest.skip("actionlint is not installed")
+    done = subprocess.run([actionlint, "-no-color", str(WORKFLOW)], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
