@@ -49,7 +49,7 @@ from gpukernel.cli.server import app as server_app
 from gpukernel.cli.showing import app as showing_app
 from gpukernel.cli.terminal import completion
 from gpukernel.cli.terminal.man import man
-from gpukernel.cli.terminal.usage import Group
+from gpukernel.cli.terminal.usage import AllCommands
 from gpukernel.cli.token import app as token_app
 from gpukernel.common.data_tls import DataTls
 
@@ -59,7 +59,7 @@ app = typer.Typer(
     name="gpukernel",
     help="Slices of networked GPUs for Jupyter kernels and for any program that uses CUDA.",
     no_args_is_help=True,
-    cls=Group,
+    cls=AllCommands,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -20,10 +20,22 @@ from gpukernel.cli.terminal.charset import prepare_streams
 from gpukernel.cli.terminal.output import Problem, complain, status_of
 from gpukernel.common.errors import PoolError
 
-__all__ = ["Group", "nearest", "run"]
+__all__ = ["PANELS", "AllCommands", "Group", "nearest", "run"]
 
 INTERRUPTED = 130
 USAGE = 2
+
+
+PANELS = {
+    "Begin": ("demo", "up", "kernelspec"),
+    "Use a slice": ("run", "request", "client", "release", "resize", "smi"),
+    "Look at the pool": ("ps", "leases", "top", "list-gpus", "report", "health"),
+    "Teach": ("quota", "reserve"),
+    "Administer": ("pool", "agent", "server", "drain", "undrain", "token"),
+    "Other engines": ("slurm", "kubernetes", "cdi", "lease"),
+    "Read": ("man",),
+}
+"""The commands by what they are for, in the order in which a newcomer meets them."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -45,6 +57,22 @@ class Group(TyperGroup):
                 USAGE,
             )
         return super().resolve_command(ctx, args)
+
+
+class AllCommands(Group):
+    """The group of all commands; its help shows them by `PANELS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """See click's ``Group.list_commands``."""
+        order = [name for names in PANELS.values() for name in names]
+        return sorted(super().list_commands(ctx), key=order.index)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """See click's ``Group.get_command``."""
+        command: Any = super().get_command(ctx, cmd_name)
+        if command is not None:
+            command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
+        return command
 
 
 def _see(command: str) -> str:

@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from gpukernel.cli import app
 from gpukernel.cli.terminal.output import STATUSES, hours, status_of
+from gpukernel.cli.terminal.usage import PANELS
 from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused, UnknownToken
 from tests.conftest import Pool
 
@@ -142,6 +145,17 @@ def test_commands_write_ascii_in_the_c_locale_and_nobodys_name_ends_them() -> No
     )
     assert done.returncode == 2
     assert done.stderr.decode("ascii").startswith('gpukernel: There is no command "gpukernel le\\xe4se"')
+
+
+def test_the_help_names_every_command_once_by_what_it_is_for() -> None:
+    known = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert sorted(name for names in PANELS.values() for name in names) == sorted(known)
+    shown = gpukernel("--help", COLUMNS="80").stdout
+    places = [shown.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    begin = shown[places[0] : places[1]]
+    assert all(f"│ {name} " in begin for name in PANELS["Begin"])
+    assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_hours_that_would_round_to_nothing_are_minutes() -> None:
