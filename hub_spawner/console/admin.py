@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 from tornado.web import HTTPError
@@ -45,7 +47,7 @@ FIELDS = {
 SCOPES = ("person", "service", "agent", "admin", *ENGINES)
 
 
-def seconds_of(text: str, what: str) -> float:
+def seconds_of(text: str) -> float:
     """Return the seconds of a time from a form, as ``90s``, ``30min``, ``2h`` or ``120d``; 0 for an empty one.
 
     Raises
@@ -53,6 +55,7 @@ def seconds_of(text: str, what: str) -> float:
     HTTPError
         400, with a sentence.
     """
+    written = text
     text = text.strip()
     if not text:
         return 0.0
@@ -60,7 +63,9 @@ def seconds_of(text: str, what: str) -> float:
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
     unit = text[len(text.rstrip("abcdefghijklmnopqrstuvwxyz")) :] or "s"
     if not number.isdecimal() or len(number) > 9 or unit not in units:
-        raise HTTPError(400, "%s", say("%(field)s: write a time as 30min, 2h or 120d.", field=what))
+        raise HTTPError(
+            400, "%s", say("Write a time as 30min, 2h or 120d, not “%(text)s”.", text=written[:20])
+        )
     return float(number) * units[unit]
 
 
@@ -162,7 +167,7 @@ class OverviewPage(AuditPage):
             tokens=tokens,
             audit=self.changes(audit) if audit is not None else None,
             wanted=dict(zip(("who", "about"), self.wanted(), strict=True)),
-            scopes=SCOPES,
+            **token_values(),
             **_devices(devices, leases),
         )
 
@@ -197,7 +202,7 @@ class DrainPage(AdminPage):
     async def post(self, server: str) -> None:
         """Drain the server."""
         server, gettext = self.path_name(server), self.texts.gettext
-        deadline = seconds_of(self.field("deadline"), "deadline")
+        deadline = seconds_of(self.field("deadline"))
         async with self.service.as_administrator() as pool:
             count = await pool.drain(server, deadline)
         text = gettext("%(server)s gets no new slices; it holds %(n)s.")
@@ -214,16 +219,43 @@ class UndrainPage(AdminPage):
         self.done(self.texts.gettext("%(server)s gets slices again.") % {"server": server}, self.back)
 
 
+def token_values(
+    given: Mapping[str, str] = MappingProxyType({}), errors: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the values of ``token_form.html``: what was `given`, and sentences about it by field."""
+    form = SimpleNamespace(given=defaultdict(str, given), errors=defaultdict(str, errors))
+    return {"scopes": SCOPES, "token_form": form}
+
+
+def token_errors(page: Page, given: Mapping[str, str]) -> dict[str, str]:
+    """Return, by field, a sentence in the reader's language for what a token cannot have."""
+    gettext, errors = page.texts.gettext, dict[str, str]()
+    if not given["name"]:
+        errors["name"] = gettext(later("Write what the token is for."))
+    if given["scope"] == "person" and not given["person"]:
+        errors["person"] = gettext(later("Write whose token it is."))
+    if given["scope"] != "person" and given["person"]:
+        errors["person"] = gettext(later("Only a token of the scope person is somebody's; leave this empty."))
+    try:
+        seconds_of(given["valid"])
+    except HTTPError as error:
+        errors["valid"] = page.texts.of(error.args[0])
+    return errors
+
+
 class NewTokenPage(AdminPage):
     """The form for a new token."""
 
     async def post(self) -> None:
         """Make the token, and show its connection file once."""
-        written = self.field("valid")
-        valid = seconds_of(written, "valid") if written.strip() else None  # as the pool's setting says
+        given = {name: self.field(name).strip() for name in ("name", "scope", "person", "valid")}
+        if errors := token_errors(self, given):
+            self.refuse_form("token_form.html", **token_values(given, errors))
+            return
+        valid = seconds_of(given["valid"]) if given["valid"] else None  # as the pool's setting says
         async with self.service.as_administrator() as pool:
             token, connection = await pool.create_connection(
-                self.field("name").strip(), self.field("person").strip(), self.field("scope"), valid
+                given["name"], given["person"], given["scope"], valid
             )
         part = "token.html" if self.in_part else "dialog_page.html"
         self.page(part, part="token.html", token=token, secret=write_connection(connection, token.name))

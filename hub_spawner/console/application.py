@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import logging
 import os
 import secrets
@@ -26,7 +27,7 @@ from hub_spawner.console.leases import LeasePage
 from hub_spawner.console.own import MyGpu
 from hub_spawner.console.quotas import OffersForm, QuotaForm
 from hub_spawner.console.reservations import NewReservation, RemoveReservation, ReservationsPart
-from hub_spawner.i18n import later
+from hub_spawner.i18n import Texts, later
 from hub_spawner.reconciler import Reconciler
 
 __all__ = ["main", "make_application", "make_server"]
@@ -83,11 +84,15 @@ def _utc(when: float) -> str:
     return datetime.datetime.fromtimestamp(when, datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _hours(value: float) -> str:
+def _hours(texts: Texts, value: float) -> str:
     """Return hours as tables show them, in minutes or seconds where they would round to nothing."""
-    if value >= 0.1 or value == 0:
+    if value >= 0.1:
         return f"{value:.2f}"
-    return f"{value * 60:.1f} min" if value >= 1 / 60 else f"{value * 3600:.0f} s"
+    if value >= 1 / 60:
+        return texts.gettext(later("%(n)s min")) % {"n": f"{value * 60:.1f}"}
+    if value * 3600 >= 0.5:
+        return texts.gettext(later("%(n)s s")) % {"n": f"{value * 3600:.0f}"}
+    return "0"
 
 
 def make_application(prefix: str, pool: str, token_file: str = "") -> Application:
@@ -96,8 +101,8 @@ def make_application(prefix: str, pool: str, token_file: str = "") -> Applicatio
     """
     course, lease = rf"{prefix}course/([^/]+)", r"([0-9a-f]{1,64})"
     templates = environments()
-    for environment in templates.values():
-        environment.filters |= {"utc": _utc, "hours": _hours}
+    for language, environment in templates.items():
+        environment.filters |= {"utc": _utc, "hours": functools.partial(_hours, Texts(language))}
     handlers: list[Any] = [
         (prefix, Courses),
         (rf"{prefix}my", MyGpu),

@@ -32,10 +32,11 @@ class OwnHours:
 
 @dataclass(frozen=True)
 class OwnRequest:
-    """A request that waits; `estimate_seconds` is negative where not known."""
+    """A request that waits; `place` is that in the queue of all courses, `estimate_seconds` negative where not known."""
 
     description: str
     course: str
+    place: int
     size: str
     since: float
     estimate_seconds: float
@@ -61,7 +62,13 @@ def _midnight(days_ago: int) -> float:
 def _request(one: Waiting) -> OwnRequest:
     holder = one.holder
     return OwnRequest(
-        holder.description, holder.course, size_of(one), one.since, one.estimate_seconds, one.reason
+        holder.description,
+        holder.course,
+        one.position,
+        size_of(one),
+        one.since,
+        one.estimate_seconds,
+        one.reason,
     )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -188,6 +190,30 @@ def test_five_slices_that_wait_have_three_notifications(server: Server, own_pool
         expect(page.locator(".gpukernel-card[data-state=waiting]")).to_have_count(5)
 
 
+def test_what_cannot_run_on_a_slice_says_so_and_the_way_out_under_its_cell(
+    server: Server, tmp_path: Path
+) -> None:
+    runtime = importlib.util.find_spec("nvidia.cuda_runtime")
+    if runtime is None or not runtime.submodule_search_locations:
+        pytest.skip("the wheel nvidia-cuda-runtime-cu12 is not installed")
+    # Such as CuPy: a module of Python's with NVIDIA's runtime linked in.
+    library = tmp_path / "framework.so"
+    (tmp_path / "framework.cpp").write_text(
+        'extern "C" int cudaGetDeviceCount(int*); extern "C" int look() { int n = 0; return cudaGetDeviceCount(&n); }'
+    )
+    static = Path(runtime.submodule_search_locations[0], "lib", "libcudart_static.a")
+    build = ["c++", "-shared", "-fPIC", str(tmp_path / "framework.cpp"), "-o", str(library), str(static)]
+    subprocess.run([*build, "-ldl", "-lrt", "-lpthread"], check=True)
+    with browser_page() as page:
+        lab = Lab(page, server)
+        lab.start("V100 × 0.02", 0)
+        lab.cell(f"import ctypes; print('status', ctypes.CDLL({str(library)!r}).look())")
+        expect(lab.output(re.compile(r"status [1-9]"))).to_be_visible()
+        expect(lab.output("link the shared one (nvcc -cudart shared)")).to_contain_text(
+            "see “Which framework runs where” in docs/frameworks.md."
+        )
+
+
 def faults(page: Page) -> list[str]:
     """Findings of axe-core in the panel, the status bar's item, and a notification or dialog of ours."""
     parts = [".gpukernel-panel", ".gpukernel-status", ".gpukernel-question"]
@@ -218,6 +244,8 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
     chinese = language == "zh_CN"
     environment = pool_environment(own_pool.state)
     options = "--GPUKernelSpecManager.slice_config={'wait_seconds': 1}"
+    own_pool.gpukernel("quota", "set", "pool", "largest_slice=0.5")
+    own_pool.gpukernel("quota", "set", "person:*", "gpu_hours_per_week=9")
     with Server(tmp_path, environment, options, application="jupyterlab") as server, browser_page() as page:
         lab = Lab(page, server)
         lab.start("V100 × 0.02", 0)
@@ -227,8 +255,24 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
         page.set_viewport_size({"width": width, "height": 760})
         card = lab.of_panel("V100 × 0.02")
         expect(card).to_contain_text("100 MiB / 655 MiB" if chinese else "100 MiB of 655 MiB")
-        expect(panel).to_contain_text("本周已用 0.00 GPU 小时" if chinese else "0.00 GPU-hours this week")
+        # A slice of 0.02 takes an hour for a GPU-minute.
+        expect(panel).to_contain_text(
+            re.compile(
+                r"本周已用 < 0\.1 GPU 分钟，限额 9 GPU 小时"
+                if chinese
+                else r"< 0\.1 GPU-minutes of 9 GPU-hours this week"
+            )
+        )
         assert faults(page) == []
+        card.get_by_role("button").first.click()  # another size, larger than a quota allows
+        lab.own_size("0.6")
+        page.locator(".jp-Dialog button.jp-mod-accept").last.click()
+        expect(lab.toasts).to_contain_text(
+            "资源池的切片最大为一块设备的 0.50；所请求的 0.60 超出了。"
+            if chinese
+            else "The pool may have slices of up to 0.50 of a device; yours of 0.60 is larger."
+        )
+        of(lambda: own_pool.gpukernel("quota", "set", "pool", "largest_slice=none"))
         lab.cell(TOO_MUCH)
         expect(card).to_contain_text("“%gpu resize 0.05”可将其扩大" if chinese else "makes it larger")
         assert faults(page) == []

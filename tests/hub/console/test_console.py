@@ -525,6 +525,24 @@ def test_an_administrator_drains_imports_and_makes_tokens(
     assert "spring 2027" in holders.ask("export_courses")
 
 
+def test_a_token_that_cannot_be_is_explained_at_its_fields(admin: Visitor, holders: Holders) -> None:
+    before = len(holders.ask("tokens"))
+    right = {"name": "laptop", "scope": "person", "person": "anna", "valid": ""}
+    for wrong, field, sentence in (
+        ({"name": " "}, "token-name", "Write what the token is for."),
+        ({"person": ""}, "token-person", "Write whose token it is."),
+        ({"scope": "agent"}, "token-person", "Only a token of the scope person is somebody's"),
+        ({"valid": "soon"}, "token-valid", "Write a time as 30min, 2h or 120d, not “soon”."),
+    ):
+        answer = admin.fill("admin/token", **{**right, **wrong})
+        assert answer.status_code == 422
+        assert sentence in html.unescape(words(answer))
+        assert f'id="{field}-wrong"' in answer.text
+        assert answer.text.count('aria-invalid="true"') == 1
+        assert 'value="laptop"' in answer.text or "name" in wrong
+    assert len(holders.ask("tokens")) == before
+
+
 # --- the JSON API ---
 
 
