@@ -15,7 +15,7 @@ from tests.native.libraries.device import Library, ok
 
 __all__ = ["DATA", "Cudnn", "Tensor"]
 
-DATA = {np.float32: 0, np.float64: 1, HALF: 2, np.int32: 4, BFLOAT: 9}
+DATA = {np.float32: 0, np.float64: 1, HALF: 2, np.int32: 4, BFLOAT: 9, np.int64: 10}
 """cudnnDataType_t."""
 
 HANDLE, TYPE, BOOLEAN, INT64, FLOAT, DOUBLE, POINTER, DESCRIPTOR = 0, 1, 2, 3, 4, 5, 6, 15
@@ -124,10 +124,10 @@ class Cudnn(Library):
         assert get(plan, 402, INT64, ctypes.c_int64(1), ctypes.byref(count), ctypes.byref(size)) == 0
         return plan, size.value
 
-    def run(self, plan: tuple[ctypes.c_void_p, int], tensors: dict[int, int]) -> int:
-        """Execute a plan with addresses by the tensors' numbers; return the status."""
+    def pack(self, plan: tuple[ctypes.c_void_p, int], tensors: dict[int, int]) -> ctypes.c_void_p:
+        """Return a variant pack with addresses by the tensors' numbers, and with a workspace."""
         room = int(ok(driver.cuMemAlloc(plan[1]))) if plan[1] else 0
-        pack = self.node(
+        return self.node(
             16,
             {
                 1000: (INT64, list(tensors)),
@@ -135,6 +135,10 @@ class Cudnn(Library):
                 1003: (POINTER, room),
             },
         )
+
+    def run(self, plan: tuple[ctypes.c_void_p, int], tensors: dict[int, int]) -> int:
+        """Execute a plan with addresses by the tensors' numbers; return the status."""
+        pack = self.pack(plan, tensors)
         status = int(self.library.cudnnBackendExecute(self.handle, plan[0], pack))
         assert self.library.cudnnBackendDestroyDescriptor(pack) == 0
         return status

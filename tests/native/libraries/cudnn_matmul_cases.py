@@ -73,6 +73,26 @@ class Graph:
     def view(self, x: Any, y: Any) -> None:
         self.operations.append(self.n.node(31, {2200: (DESCRIPTOR, x), 2201: (DESCRIPTOR, y)}))
 
+    def random(self, y: Any, distribution: int, numbers: dict[int, float], seed: Any, offset: Any) -> None:
+        about = {2300: (29, distribution), **{name: (DOUBLE, value) for name, value in numbers.items()}}
+        words = {
+            2310: (DESCRIPTOR, y),
+            2312: (DESCRIPTOR, self.n.node(32, about)),
+            2313: (DESCRIPTOR, offset),
+        }
+        words[2311] = (INT64, seed) if isinstance(seed, int) else (DESCRIPTOR, seed)
+        self.operations.append(self.n.node(33, words))
+
+    def whole(self, number: int, on_device: bool = False) -> ctypes.c_void_p:
+        described, its = self.n.tensor((1, 1, 1, 1), (1, 1, 1, 1), np.int64, by_value=not on_device)
+        if on_device:
+            self.where[its] = Tensor(np.array([number], np.int64)).address
+        else:
+            place = ctypes.c_int64(number)
+            self.n.kept.append(place)
+            self.where[its] = ctypes.addressof(place)
+        return described
+
     def run(self, plan: Any = None) -> int:
         return self.n.run(plan or self.n.plan(self.operations), self.where)
 
@@ -259,6 +279,101 @@ def a_virtual_tensor_whose_strides_overlap() -> str:
     g.pointwise(MUL, g.given(Tensor(a)), between, g.value(2, 4))
     g.pointwise(ADD, between, g.given(c), g.value(1, 4))
     return f"{status}" if (status := g.run()) else far(c.get(), 2.0 * a + 1)
+
+
+BERNOULLI, UNIFORM, NORMAL = 0, 1, 2
+LARGE = (1 << 60) + 1  # more digits than a double has
+
+
+def drawn(distribution: int, numbers: dict[int, float], seed: Any, offset: int, on_device: bool) -> Floats:
+    """Return 100,000 numbers that a graph draws."""
+    g, y = Graph(), Tensor(np.zeros((1, 2, 250, 200), np.float32))
+    given = seed if isinstance(seed, int) and not on_device else g.whole(int(seed), on_device)
+    g.random(g.given(y), distribution, numbers, given, g.whole(offset, on_device))
+    assert (status := g.run()) == 0, status
+    return y.get()
+
+
+@case
+def the_same_seed_and_offset_draw_the_same_numbers() -> str:
+    kept = {2305: 0.7}
+    first = drawn(BERNOULLI, kept, LARGE, 3, False)
+    found = []
+    if set(np.unique(first)) != {0, 1} or abs(first.mean() - 0.7) > 0.008:
+        found.append(f"a mean of {first.mean()}")
+    if not np.array_equal(first, drawn(BERNOULLI, kept, LARGE, 3, True)):
+        found.append("a seed on the device draws others")
+    for what, seed, offset in (("seed", LARGE - 1, 3), ("offset", LARGE, 4)):
+        alike = float((first == drawn(BERNOULLI, kept, seed, offset, False)).mean())
+        if abs(alike - (0.49 + 0.09)) > 0.01:  # of two independent ones
+            found.append(f"with another {what} {alike} are the same")
+    neighbours = float((first.ravel()[1:] == first.ravel()[:-1]).mean())
+    if abs(neighbours - 0.58) > 0.01:
+        found.append(f"neighbours: {neighbours}")
+    return "; ".join(found)
+
+
+@case
+def uniform_and_normal_numbers_have_their_moments() -> str:
+    flat = drawn(UNIFORM, {2304: -1, 2303: 3}, 5, 0, False).astype(np.float64)
+    bell = drawn(NORMAL, {2301: 2, 2302: 0.5}, 5, 0, False).astype(np.float64)
+    close = [
+        (flat.min(), -1, 1e-3), (flat.max(), 3, 1e-3), (flat.mean(), 1, 0.02), (flat.std(), 4 / 12**0.5, 0.01),
+        (bell.mean(), 2, 0.01), (bell.std(), 0.5, 0.01), (((bell - 2) ** 4).mean() / 0.5**4, 3, 0.15),
+    ]  # fmt: skip
+    return "; ".join(
+        f"{got}, and not {wanted}" for got, wanted, within in close if abs(got - wanted) > within
+    )
+
+
+@case
+def attention_with_dropout() -> str:
+    """Multiply what softmax gives by a mask that the graph draws, and by 1 / (1 - 0.3)."""
+    q, k, v = (numbers((2, 3, 40, 16), np.float32) for _ in range(3))
+    scores = q.astype(np.float64) @ k.transpose(0, 1, 3, 2)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    g, out, mask = (
+        Graph(),
+        Tensor(np.zeros(v.shape, np.float32)),
+        Tensor(np.zeros((2, 3, 40, 40), np.float32)),
+    )
+    whole, column = (2, 3, 40, 40), (2, 3, 40, 1)
+    scored, less, powers, shares, kept, grown = (g.between(*whole) for _ in range(6))
+    largest, total = g.between(*column), g.between(*column)
+    drawn_mask = g.given(mask)
+    turned = Tensor(np.ascontiguousarray(k.transpose(0, 1, 3, 2)), (0, 1, 3, 2))
+    g.matmul(g.given(Tensor(q)), g.given(turned), scored)
+    g.reduction(LARGEST, scored, largest)
+    g.pointwise(SUB, scored, less, largest)
+    g.pointwise(EXP, less, powers)
+    g.reduction(SUM, powers, total)
+    g.pointwise(DIV, powers, shares, total)
+    g.random(drawn_mask, BERNOULLI, {2305: 0.7}, g.whole(42), g.whole(0))
+    g.pointwise(MUL, shares, kept, drawn_mask)
+    g.pointwise(MUL, kept, grown, g.value(1 / 0.7, 4))
+    g.matmul(grown, g.given(Tensor(v)), g.given(out))
+    if status := g.run():
+        return f"{status}"
+    seen = mask.get()
+    wanted = weights / weights.sum(-1, keepdims=True) * seen / 0.7 @ v
+    return far(out.get(), wanted) or ("" if 0.6 < seen.mean() < 0.8 else f"{seen.mean()} are kept")
+
+
+@case
+def numbers_that_describe_no_distribution_are_refused() -> str:
+    found = []
+    for distribution, about in (
+        (BERNOULLI, {2305: 1.5}),
+        (BERNOULLI, {}),
+        (UNIFORM, {2303: 0, 2304: 1}),
+        (NORMAL, {2301: 0, 2302: -1}),
+        (3, {2305: 0.5}),
+    ):
+        g, y = Graph(), Tensor(np.zeros((1, 1, 4, 4), np.float32))
+        g.random(g.given(y), distribution, about, 1, g.whole(0))
+        graph = g.n.node(15, {800: (HANDLE, g.n.handle), 801: (DESCRIPTOR, g.operations)}, finish=False)
+        found.append(g.n.library.cudnnBackendFinalize(graph))
+    return "" if found == [2000] * len(found) else f"{found}"
 
 
 if __name__ == "__main__":

@@ -93,6 +93,41 @@ print(np.allclose(on[2].get(), 3 * convolved(x, w, p), rtol=1e-4, atol=1e-4))
     assert done.stdout.split() == ["0", "True", "True"], done.stdout + done.stderr
 
 
+def test_a_graph_is_filled_with_a_plan_and_changed_to_other_tensors() -> None:
+    done = on_a_slice(
+        """
+from tests.native.libraries.cudnn import *
+from tests.native.libraries.cudnn_cases import *
+from tests.native.libraries.cudnn_cases import operation, parameters
+n, p = Cudnn(), parameters(2, before=1)
+x, w = numbers((2, 4, 8, 8), np.float32), numbers((4, 4, 3, 3), np.float32)
+y = np.zeros((2, 4, 8, 8), np.float32)
+on = [Tensor(a) for a in (x, w, y)]
+described = [n.of(t) for t in on]
+plan = n.plan([operation(n, 'forward', [one for one, _ in described], p, np.float32, beta=1)])
+where = {i: t.address for (_, i), t in zip(described, on)}
+fill, change = n.library.cudnnBackendPopulateCudaGraph, n.library.cudnnBackendUpdateCudaGraph
+graph = ok(d.cuGraphCreate(0))
+at = ctypes.c_void_p(int(graph))
+print(change(n.handle, plan[0], n.pack(plan, where), at), fill(n.handle, plan[0], n.pack(plan, where), None))
+print(fill(n.handle, plan[0], n.pack(plan, where), at), int(ok(d.cuGraphGetNodes(graph, 0))[-1]), (on[2].get() == 0).all())
+run, s = ok(d.cuGraphInstantiate(graph, 0)), ok(d.cuStreamCreate(1))
+for _ in range(2): ok(d.cuGraphLaunch(run, s))
+ok(d.cuStreamSynchronize(s))
+print(np.allclose(on[2].get(), 2 * convolved(x, w, p), rtol=1e-4, atol=1e-4))
+other = Tensor(y)
+where[described[2][1]] = other.address
+print(change(n.handle, plan[0], n.pack(plan, where), at), int(ok(d.cuGraphGetNodes(graph, 0))[-1]))
+ok(d.cuGraphExecUpdate(run, graph))
+n.library.cudnnDestroy(n.handle)
+ok(d.cuGraphLaunch(run, s)); ok(d.cuStreamSynchronize(s))
+print(*(np.allclose(t.get(), times * convolved(x, w, p), rtol=1e-4, atol=1e-4) for t, times in ((on[2], 2), (other, 1))))
+"""
+    )
+    wanted = ["2000 2000", "0 1 True", "True", "0 1", "True True"]
+    assert done.stdout.splitlines() == wanted, done.stdout + done.stderr
+
+
 def test_convolutions_are_queued_and_keep_the_streams_order() -> None:
     done = on_a_slice(
         """
@@ -150,6 +185,11 @@ for direction in KINDS:
     n.node(15, {{801: (15, made)}})
 summed = n.node(21, {{1600: (18, 0), 1601: (1, 0)}})
 n.node(22, {{1612: (15, summed), 1610: (15, y), 1611: (15, n.tensor((1, 4, 1, 1), (4, 1, 1, 1), np.float32)[0])}})
+whole = n.tensor((1, 1, 1, 1), (1, 1, 1, 1), np.int64, by_value=True)[0]
+for distribution, about in ((0, {{2305: (5, 0.7)}}), (1, {{2303: (5, 1.0), 2304: (5, 0.0)}}), (2, {{2301: (5, 0.0), 2302: (5, 1.0)}})):
+    how = n.node(32, {{2300: (29, distribution), **about}})
+    for seed in ((15, whole), (3, 42)):
+        n.node(33, {{2310: (15, between), 2311: seed, 2312: (15, how), 2313: (15, whole)}})
 print('taken')
 """
     environment = in_one_process()

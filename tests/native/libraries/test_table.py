@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from gpukernel import native
+
 NATIVE = Path(__file__).parents[3] / "gpukernel/native"
 
 
@@ -137,6 +139,17 @@ def test_the_table_of_cudnn_is_what_its_headers_declare(generator: Any) -> None:
             wrong[call.name] = (declared.get(call.name), roles)
     assert wrong == {}
     assert len(table.calls) > 30
+
+
+def test_no_library_of_a_program_asks_for_undocumented_tables() -> None:
+    folder = native.simgpu_library().parents[1]
+    libraries = [
+        *folder.glob("libraries/lib*.so*"),
+        *folder.glob("cudart/lib*.so*"),
+        *folder.glob("compilers/lib*.so*"),
+    ]
+    assert len(libraries) > 20
+    assert [path.name for path in libraries if b"cuGetExportTable" in path.read_bytes()] == []
 
 
 def test_every_name_that_a_header_declares_is_exported(generator: Any) -> None:

@@ -316,8 +316,8 @@ GPUKERNEL_EXPORT int cudnnBackendGetAttribute(void* descriptor, int name, int ty
     return SUCCESS;
 }
 
-GPUKERNEL_EXPORT int cudnnBackendExecute(void* handle, void* plan, void* pack) {
-    Handle* const own = handle_of(handle);
+namespace {
+int execute_with(Handle* own, void* plan, void* pack) {
     const Descriptor *const what = descriptor_of(plan), *const where = descriptor_of(pack);
     if (!own || !what || !where || what->node->kind != PLAN || where->node->kind != VARIANT_PACK)
         return BAD_PARAM;
@@ -331,11 +331,48 @@ GPUKERNEL_EXPORT int cudnnBackendExecute(void* handle, void* plan, void* pack) {
     return execute(*own, *what->node, all);
 }
 
-GPUKERNEL_EXPORT int cudnnBackendPopulateCudaGraph(void*, void*, void*, void*) {
-    return refused("cudnnBackendPopulateCudaGraph", "a plan as a graph (capture its execution instead)");
+// Adds the execution to a graph: it is captured from a stream that nobody else has.
+int add_to_graph(Handle* own, void* plan, void* pack, CUgraph graph) {
+    auto* const create = driver_function<decltype(cuStreamCreate)>("cuStreamCreate");
+    auto* const destroy = driver_function<decltype(cuStreamDestroy_v2)>("cuStreamDestroy_v2");
+    auto* const begin = driver_function<decltype(cuStreamBeginCaptureToGraph)>("cuStreamBeginCaptureToGraph");
+    auto* const end = driver_function<decltype(cuStreamEndCapture)>("cuStreamEndCapture");
+    if (!own || !graph) return BAD_PARAM;
+    if (!create || !destroy || !begin || !end) return NOT_SUPPORTED;
+    Handle with_stream = *own;
+    if (const CUresult error = create(&with_stream.stream, CU_STREAM_NON_BLOCKING)) return status_of(error);
+    int status =
+        status_of(begin(with_stream.stream, graph, nullptr, nullptr, 0, CU_STREAM_CAPTURE_MODE_RELAXED));
+    if (!status) {
+        status = execute_with(&with_stream, plan, pack);
+        CUgraph same = nullptr;
+        const CUresult error = end(with_stream.stream, &same);
+        if (!status) status = status_of(error);
+        own->captured = own->captured || with_stream.captured;
+    }
+    destroy(with_stream.stream);
+    return status;
 }
-GPUKERNEL_EXPORT int cudnnBackendUpdateCudaGraph(void*, void*, void*, void*) {
-    return refused("cudnnBackendUpdateCudaGraph", "a plan as a graph (capture its execution instead)");
+}  // namespace
+
+GPUKERNEL_EXPORT int cudnnBackendExecute(void* handle, void* plan, void* pack) {
+    return execute_with(handle_of(handle), plan, pack);
+}
+
+GPUKERNEL_EXPORT int cudnnBackendPopulateCudaGraph(void* handle, void* plan, void* pack, CUgraph graph) {
+    return add_to_graph(handle_of(handle), plan, pack, graph);
+}
+// The graph is one that the function above has filled: it has one node, in whose place another one is put.
+GPUKERNEL_EXPORT int cudnnBackendUpdateCudaGraph(void* handle, void* plan, void* pack, CUgraph graph) {
+    auto* const nodes = driver_function<decltype(cuGraphGetNodes)>("cuGraphGetNodes");
+    auto* const destroy = driver_function<decltype(cuGraphDestroyNode)>("cuGraphDestroyNode");
+    if (!nodes || !destroy) return NOT_SUPPORTED;
+    size_t count = 2;
+    CUgraphNode before[2];
+    if (const CUresult error = nodes(graph, before, &count)) return status_of(error);
+    if (count != 1) return BAD_PARAM;
+    if (const int status = add_to_graph(handle_of(handle), plan, pack, graph)) return status;
+    return status_of(destroy(before[0]));
 }
 
 }  // namespace gpukernel::libraries::cudnn

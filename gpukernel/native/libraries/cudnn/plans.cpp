@@ -33,7 +33,6 @@ Engine engine_in(Answer& answer) {
     for (auto* const notes : {&engine.numerical_notes, &engine.behavior_notes})
         for (size_t n = answer.count(MOST_NOTES); n; --n)
             notes->push_back(static_cast<int32_t>(answer.next()));
-    std::erase(engine.behavior_notes, NOTE_POPULATES_GRAPHS);  // cudnnBackendPopulateCudaGraph is refused
     for (size_t n = answer.count(MOST_KNOBS); n; --n) {
         const auto type = static_cast<int32_t>(answer.next());
         engine.knobs.push_back({type, answer.next()});

@@ -82,6 +82,8 @@ enum Kind : int {
     OPERATION_NORM_FORWARD = 29,
     OPERATION_NORM_BACKWARD = 30,
     OPERATION_RESHAPE = 31,
+    RNG = 32,
+    OPERATION_RNG = 33,
     MOST_KINDS = 51,
 };
 
@@ -217,6 +219,16 @@ enum Name : int {
     RESHAPE_X = 2200,
     RESHAPE_Y = 2201,
     RESHAPE_MODE = 2202,
+    RNG_DISTRIBUTION = 2300,
+    RNG_MEAN = 2301,
+    RNG_DEVIATION = 2302,
+    RNG_MOST = 2303,
+    RNG_LEAST = 2304,
+    RNG_PROBABILITY = 2305,
+    OPERATION_RNG_Y = 2310,
+    OPERATION_RNG_SEED = 2311,
+    OPERATION_RNG_DESCRIPTOR = 2312,
+    OPERATION_RNG_OFFSET = 2313,
 };
 
 // The functions of this library that no table has: questions about an operation graph, and its execution.
@@ -232,7 +244,6 @@ enum Function : uint32_t {
     DROPOUT_SET = 0xff08,
 };
 
-constexpr int NOTE_POPULATES_GRAPHS = 3;  // cudnnBackendBehaviorNote_t
 constexpr int MOST_DIMENSIONS = 8;
 constexpr size_t MOST_GRAPH_WORDS = 16384, MOST_TENSORS = 256, MOST_CONFIGS = 256, MOST_KNOBS = 64,
                  MOST_NOTES = 16;

@@ -95,6 +95,8 @@ class Reader {
                 return product(operation);
             case OPERATION_RESHAPE:
                 return view(operation);
+            case OPERATION_RNG:
+                return random(operation);
             default:
                 refuse("an operation of kind " + std::to_string(operation.kind) +
                        " (cudnnBackendDescriptorType_t)");
@@ -234,6 +236,30 @@ class Reader {
         return step;
     }
 
+    // Its inputs are the offset, and the seed where that is a tensor.
+    Step random(const Node& operation) {
+        only(operation,
+             {OPERATION_RNG_Y, OPERATION_RNG_SEED, OPERATION_RNG_DESCRIPTOR, OPERATION_RNG_OFFSET});
+        const Node* const how = operation.node(OPERATION_RNG_DESCRIPTOR);
+        if (!how || how->kind != RNG) wrong();
+        only(*how, {RNG_DISTRIBUTION, RNG_MEAN, RNG_DEVIATION, RNG_MOST, RNG_LEAST, RNG_PROBABILITY});
+        Random r;
+        r.distribution = how->value<int32_t>(RNG_DISTRIBUTION, Random::BERNOULLI);
+        r.mean = how->number(RNG_MEAN, -1), r.deviation = how->number(RNG_DEVIATION, -1);
+        r.most = how->number(RNG_MOST, -1), r.least = how->number(RNG_LEAST, -1);
+        r.probability = how->number(RNG_PROBABILITY, -1);
+        r.seed = operation.value<int64_t>(OPERATION_RNG_SEED, 0);
+        r.seed_is_tensor = operation.node(OPERATION_RNG_SEED) != nullptr;
+        if (check(r)) wrong();
+        Step step{r, {slot_of(operation, OPERATION_RNG_OFFSET)}, 0, {1, 1}};
+        if (r.seed_is_tensor) step.inputs.push_back(slot_of(operation, OPERATION_RNG_SEED));
+        for (const size_t input : step.inputs)
+            if (tensor(input).count() != 1 || (tensor(input).type != INT32 && tensor(input).type != INT64))
+                wrong();
+        step.output = slot_of(operation, OPERATION_RNG_Y);
+        return step;
+    }
+
     // A convolution followed by operations on the elements of its result alone: one step, which needs no
     // memory for what lies between.
     void fuse() {
@@ -348,10 +374,15 @@ void add_stages(const Program& program, const std::vector<Slot>& slots, Convolut
     }
 }
 
-double host_value(uint64_t address, int type) {
+void read_from_host(Slot& slot, uint64_t address) {
     Tensor one;
-    one.type = type, one.address = address;
-    return cudnn::get(one, 0);
+    one.type = slot.tensor.type, one.address = address;
+    slot.constant = cudnn::get(one, 0);
+    if (one.type == INT32) slot.whole = *reinterpret_cast<const int32_t*>(address);
+    if (one.type == INT64) slot.whole = *reinterpret_cast<const int64_t*>(address);
+}
+WholeNumber whole_number(const Slot& slot) {
+    return {slot.by_value ? std::optional(slot.whole) : std::nullopt, slot.tensor};
 }
 }  // namespace
 
@@ -378,7 +409,7 @@ int run(const Context& context, const Program& program, const Pack& pack) {
                                      [&](const Pack::Tensor& one) { return one.id == slot.id; });
         if (it == pack.tensors.end() || (slot.by_value && !it->address)) return BAD_PARAM;
         if (slot.by_value)
-            slot.constant = host_value(it->address, slot.tensor.type);
+            read_from_host(slot, it->address);
         else
             slot.tensor.address = it->address;
     }
@@ -424,6 +455,10 @@ int run(const Context& context, const Program& program, const Pack& pack) {
             for (auto& length : p.lengths)
                 if (length) length = slots[step.inputs[next++]].tensor;
             status = multiply(context, p);
+        } else if (const auto* const drawn = std::get_if<Random>(&step.what)) {
+            const WholeNumber seed =
+                drawn->seed_is_tensor ? whole_number(slots[step.inputs[1]]) : WholeNumber{drawn->seed, {}};
+            status = draw(context, *drawn, seed, whole_number(slots[step.inputs[0]]), to);
         } else {
             status = reduce(context, std::get<Reduction>(step.what), slots[step.inputs[0]].tensor, to, 1, 0);
         }

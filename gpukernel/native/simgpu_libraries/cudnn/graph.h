@@ -10,6 +10,7 @@
 #include "simgpu_libraries/cudnn/convolution.h"
 #include "simgpu_libraries/cudnn/matmul.h"
 #include "simgpu_libraries/cudnn/pointwise.h"
+#include "simgpu_libraries/cudnn/random.h"
 
 namespace gpukernel::simgpu_libraries::cudnn {
 
@@ -20,11 +21,12 @@ struct Slot {
     int64_t id = 0;
     bool is_virtual = false, by_value = false;
     std::optional<double> constant;
+    int64_t whole = 0;    // `constant` without its fraction, all its digits
     uint64_t offset = 0;  // in the workspace
 };
 
 struct Step {
-    std::variant<Convolution, Pointwise, Reduction, Matmul> what;
+    std::variant<Convolution, Pointwise, Reduction, Matmul, Random> what;
     std::vector<size_t> inputs;  // slots, in the order of the operation's
     size_t output = 0;
     double alpha[2] = {1, 1};
