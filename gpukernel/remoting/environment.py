@@ -33,6 +33,8 @@ _PTXAS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 """Triton's variables; the second is for compute capability 9.0 and newer, whatever its name says."""
 _XLA_FLAGS, _XLA_FOLDER, _XLA_TRIES = "XLA_FLAGS", "--xla_gpu_cuda_data_dir", "--xla_gpu_autotune_level"
 """Settings of XLA (TensorFlow's, JAX's): the folder of ``bin/ptxas`` before ``PATH``, and how hard it looks for the fastest kernel."""
+_NVTX = "NVTX_INJECTION64_PATH"
+"""NVTX's variable: the library that hears of the ranges that a program marks, here the shim, for the profiler."""
 _GROWING = ("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 """TensorFlow takes memory as it needs it.  It would take the whole slice, from which its lease's other programs live, too, and keep a 32nd of
 it in the program's memory as a table."""
@@ -45,7 +47,8 @@ def compilers_for(lease: Lease, environment: Mapping[str, str]) -> dict[str, str
     Numba does not warn of small grids where a slice is part of a device.
     XLA tries no kernels for their speed, which takes seconds each and says nothing of a simulated device.
     The dynamic linker (``rtld-audit(7)``) is told of a library that puts this package's NVRTC and nvJitLink before NVIDIA's, from wherever
-    they are loaded.  `gpukernel.frameworks` is told that the devices are simulated.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
+    they are loaded.  NVTX, unless the user has named another library, tells the shim of the ranges that the program marks.
+    `gpukernel.frameworks` is told that the devices are simulated.  Where a device is real nothing names them: a program that was started on a simulated one may start another on a real one.
     """
     return compiler_environment(
         environment,
@@ -69,6 +72,11 @@ def compiler_environment(environment: Mapping[str, str], *, simulated: bool, par
             changed.setdefault(variable, own)
         elif changed.get(variable) == own:
             del changed[variable]
+    hears = str(native.shim_dir() / "libcuda.so.1")
+    if simulated:
+        changed.setdefault(_NVTX, hears)
+    elif changed.get(_NVTX) == hears:
+        del changed[_NVTX]
     _tell_xla(changed, str(native.ptxas().parent), wanted=simulated)
     _end_list(changed, "LD_AUDIT", str(native.compiler_auditor()), wanted=simulated)
     _end_list(changed, "PATH", str(native.ptxas().parent), wanted=simulated and bool(changed.get("PATH")))

@@ -30,6 +30,18 @@ def test_run_shows_what_each_kernel_did(shared_pool: Pool) -> None:
     assert any("let neighbouring threads use neighbouring words" in sentence for sentence in said)
 
 
+def test_ranges_of_the_package_nvtx_are_shown(shared_pool: Pool) -> None:
+    program = "import nvtx\n" + PROGRAM.replace(
+        "for _ in range(3): rows", "with nvtx.annotate('sum'):\n  for _ in range(3): rows"
+    )
+    done = shared_pool.gpukernel("run", "-m", "100", "--profile", "--", sys.executable, "-c", program)
+    assert (done.returncode, done.stdout) == (0, "24576.0\n"), done.stderr
+    lines = done.stderr.splitlines()
+    at = next(n for n, line in enumerate(lines) if line.split() == ["Range", "Launches", "Time", "Share"])
+    assert (lines[at + 1].split()[:2], lines[at + 1].split()[-1]) == (["sum", "3"], "100%")
+    assert "[sum]" in lines
+
+
 def test_a_profile_is_written_as_json_and_as_a_page(shared_pool: Pool, tmp_path: Path) -> None:
     for name in ("profile.json", "profile.html"):
         words = (

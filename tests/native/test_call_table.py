@@ -115,6 +115,7 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "border_color",
         "kernels",
         "profile",
+        "launch_in_range",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30

@@ -104,7 +104,8 @@ def _lease(*names: str) -> Lease:
 def test_the_environment_names_it_on_simulated_devices_only() -> None:
     simulated, real = "Tesla T4 (simulated)", "Tesla T4"
     audit, folder = str(native.compiler_auditor()), str(native.ptxas().parent)
-    told = {SIMULATED_VARIABLE: "1"}
+    ranges = "NVTX_INJECTION64_PATH"
+    told = {SIMULATED_VARIABLE: "1", ranges: str(native.shim_dir() / "libcuda.so.1")}
     xla = f"--xla_gpu_cuda_data_dir={folder} --xla_gpu_autotune_level=0"
     own = {**dict.fromkeys(VARIABLES, str(native.ptxas())), "LD_AUDIT": audit, "XLA_FLAGS": xla, **told}
     assert compilers_for(_lease(simulated, simulated), {"A": "b"}) == {"A": "b", **own}
@@ -117,6 +118,8 @@ def test_the_environment_names_it_on_simulated_devices_only() -> None:
     assert on_slice == {**users, **told, "LD_AUDIT": f"/a.so:{audit}", "PATH": f"/bin:/usr/bin:{folder}"}
     assert compilers_for(_lease(simulated), on_slice) == on_slice
     assert compilers_for(_lease(real), on_slice) == compilers_for(_lease(real), users) == users
+    for name in (simulated, real):
+        assert compilers_for(_lease(name), {ranges: "/tool.so"})[ranges] == "/tool.so"
 
 
 @pytest.mark.parametrize("level", ["", "--xla_gpu_autotune_level=0", "--xla_gpu_autotune_level=4"])

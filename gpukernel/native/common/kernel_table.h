@@ -97,4 +97,9 @@ using ProfileKernels = uint64_t (*)(Profiling what, void (*row)(void* to, const 
                                     void* to);
 constexpr char PROFILE_KERNELS[] = "gpukernel_profile";
 
+// The range in which the calling thread's next launches are; empty: none.
+constexpr size_t MOST_RANGE = 256;  // bytes; what is beyond is cut off
+using SetRange = void (*)(const char* text, size_t bytes);
+constexpr char SET_RANGE[] = "gpukernel_set_range";
+
 }  // namespace gpukernel

@@ -5,10 +5,11 @@ Counts are those of ``gpukernel/native/common/kernel_table.h``, exact and the sa
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, fields
 from typing import Any
 
-__all__ = ["KernelCount", "KernelTier", "LineShare", "ProfiledKernels"]
+__all__ = ["KernelCount", "KernelTier", "LineShare", "ProfiledKernels", "RangeUse"]
 
 LANES, SECTOR_BYTES = 32, 32
 
@@ -154,11 +155,43 @@ DERIVED = (
 
 
 @dataclass(frozen=True)
+class RangeUse:
+    """The counted launches within a range that the program marked (NVTX), and within the ranges inside of it.
+
+    `path` is the names of the ranges around it and its own, the outermost first; `share` is the part of the time of all kernels, 0 to 1.
+    """
+
+    path: tuple[str, ...]
+    launches: int
+    seconds: float
+    share: float
+
+
+@dataclass(frozen=True)
 class ProfiledKernels:
     """All that was counted; `others` are launches that found no room in the table."""
 
     kernels: tuple[KernelCount, ...] = ()
     others: int = 0
+
+    def ranges(self) -> list[RangeUse]:
+        """Return each range that had launches: behind it those inside of it, and of neighbours first the one that took longest."""
+        launches: Counter[tuple[str, ...]] = Counter()
+        seconds: dict[tuple[str, ...], float] = defaultdict(float)
+        for one in self.kernels:
+            names = tuple(one.range.split("/")) if one.range else ()
+            for depth in range(len(names) + 1):
+                launches[names[:depth]] += one.launches
+                seconds[names[:depth]] += one.seconds
+
+        def order(path: tuple[str, ...]) -> list[tuple[float, str]]:
+            return [(-seconds[path[: depth + 1]], name) for depth, name in enumerate(path)]
+
+        whole = seconds[()] or 1.0
+        return [
+            RangeUse(path, launches[path], seconds[path], seconds[path] / whole)
+            for path in sorted(filter(None, launches), key=order)
+        ]
 
     def data(self) -> dict[str, Any]:
         """Return everything as dictionaries, lists, texts and numbers."""
@@ -172,4 +205,11 @@ class ProfiledKernels:
             ]
             return counted | {name: getattr(one, name) for name in DERIVED}
 
-        return {"kernels": [plain(one) for one in self.kernels], "others": self.others}
+        return {
+            "kernels": [plain(one) for one in self.kernels],
+            "ranges": [
+                {"path": list(one.path), "launches": one.launches, "seconds": one.seconds, "share": one.share}
+                for one in self.ranges()
+            ],
+            "others": self.others,
+        }

@@ -13,10 +13,12 @@ from gpukernel.remoting.profile.figures import KernelCount, ProfiledKernels
 from gpukernel.remoting.profile.table import (
     HEADS,
     NOTHING,
+    RANGE_HEADS,
     WHAT_IT_IS,
     amount,
     cells,
     duration,
+    range_cells,
     remarks,
     short_name,
 )
@@ -133,27 +135,47 @@ def _flames(profile: ProfiledKernels) -> str:
     )
 
 
-def _table(profile: ProfiledKernels) -> str:
-    style = "padding:2px 8px;text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums"
-    left = style.replace("right", "left", 1)
-    ranges = any(one.range for one in profile.kernels)
-    heads = (("Range",) if ranges else ()) + HEADS
+_LEFT = "padding:2px 8px;text-align:left;white-space:nowrap;font-variant-numeric:tabular-nums"
+_RIGHT = _LEFT.replace("left", "right", 1)
+
+
+def _rows(heads: Iterable[str], lines: Iterable[Iterable[tuple[str, str]]], left: int) -> str:
+    """Return a table whose cells are texts and what a pointer that rests on them shows; the first `left` columns begin at the left."""
+
+    def side(n: int) -> str:
+        return _LEFT if n < left else _RIGHT
+
+    titles = "".join(f'<th style="{side(n)}">{escape(head)}</th>' for n, head in enumerate(heads))
     rows = "".join(
         "<tr>"
         + "".join(
-            f'<td style="{left if n < 2 + ranges else style}"{f" title={chr(34)}{escape(one.name)}{chr(34)}" if n == ranges else ""}>{escape(text)}</td>'
-            for n, text in enumerate(((one.range,) if ranges else ()) + cells(one))
+            f'<td style="{side(n)}"{f" title={chr(34)}{escape(told)}{chr(34)}" if told else ""}>{escape(text)}</td>'
+            for n, (text, told) in enumerate(line)
         )
         + "</tr>"
-        for one in profile.kernels
-    )
-    titles = "".join(
-        f'<th style="{left if n < 2 + ranges else style}">{escape(head)}</th>' for n, head in enumerate(heads)
+        for line in lines
     )
     return (
         '<div style="overflow-x:auto"><table style="border-collapse:collapse;font-size:12px;margin:8px 0">'
         f"<thead><tr>{titles}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
+
+
+def _tables(profile: ProfiledKernels) -> str:
+    inside = profile.ranges()
+    first = ("Range",) if inside else ()
+
+    def line(one: KernelCount) -> list[tuple[str, str]]:
+        name, *others = cells(one)
+        return [*((one.range, "") for _ in first), (name, one.name), *((text, "") for text in others)]
+
+    kernels = _rows(first + HEADS, map(line, profile.kernels), 2 + len(first))
+    if not inside:
+        return kernels
+    lines = (
+        [(text.replace("  ", "\u2003"), "/".join(one.path)) for text in range_cells(one)] for one in inside
+    )
+    return _rows(RANGE_HEADS, lines, 1) + kernels
 
 
 def html_picture(profile: ProfiledKernels) -> str:
@@ -166,7 +188,7 @@ def html_picture(profile: ProfiledKernels) -> str:
         for sentence in remarks(one)
     )
     return (
-        f'<div style="font-size:12px;line-height:1.5">{_flames(profile)}{_table(profile)}'
+        f'<div style="font-size:12px;line-height:1.5">{_flames(profile)}{_tables(profile)}'
         + (f'<ul style="margin:4px 0;padding-left:20px">{said}</ul>' if said else "")
         + f'<p style="opacity:.65;margin:4px 0">{escape(WHAT_IT_IS)} Below a kernel: its lines, by instructions.</p></div>'
     )

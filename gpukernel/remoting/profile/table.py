@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpukernel.remoting.profile.figures import KernelCount, ProfiledKernels
+from gpukernel.remoting.profile.figures import KernelCount, ProfiledKernels, RangeUse
 
 __all__ = [
     "HEADS",
     "NOTHING",
+    "RANGE_HEADS",
     "WHAT_IT_IS",
     "amount",
     "cells",
     "duration",
+    "range_cells",
     "remarks",
     "short_name",
     "text_table",
@@ -22,6 +24,8 @@ HEADS = (
     "Kernel", "Block", "Launches", "Time", "Tier", "Instructions", "Lanes", "Divergent", "Global", "Sectors/load",
     "Sectors/store", "Coalescing", "Bank conflicts", "Occupancy",
 )  # fmt: skip
+
+RANGE_HEADS = ("Range", "Launches", "Time", "Share")
 
 NOTHING = "No kernel ran on the slice meanwhile."
 WHAT_IT_IS = (
@@ -93,6 +97,12 @@ def cells(one: KernelCount) -> tuple[str, ...]:
     )
 
 
+def range_cells(one: RangeUse) -> tuple[str, ...]:
+    """Return the texts of a range's line, in the order of `RANGE_HEADS`; inner ranges are indented."""
+    name = "  " * (len(one.path) - 1) + one.path[-1]
+    return (name, f"{one.launches}", duration(one.seconds), f"{one.share:.0%}")
+
+
 def remarks(one: KernelCount) -> Iterator[str]:
     """Give a sentence for each figure of a kernel that is far from what it could be, the costliest first."""
     if one.coalescing and one.coalescing < 0.5:
@@ -124,23 +134,28 @@ def remarks(one: KernelCount) -> Iterator[str]:
         yield f"{amount(one.other_memory)} instructions access memory in ways that are not counted: textures, matrices, bulk copies."
 
 
+def _aligned(rows: list[tuple[str, ...]], left: tuple[int, ...]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            text.ljust(width) if n in left else text.rjust(width)
+            for n, (text, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def text_table(profile: ProfiledKernels) -> str:
     """Return the table, the remarks, and how it was counted, as lines of text."""
     if not profile.kernels:
         return NOTHING
-    rows = [HEADS, *map(cells, profile.kernels)]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(HEADS))]
-    lines = []
-    last = ""
-    for number, row in enumerate(rows):
-        if number and (place := profile.kernels[number - 1].range) != last:
-            lines.append(f"[{place}]" if place else "[outside of ranges]")
-            last = place
-        texts = [
-            text.ljust(width) if n < 2 or n == 4 else text.rjust(width)
-            for n, (text, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(texts).rstrip())
+    lines = _aligned([HEADS, *map(cells, profile.kernels)], left=(0, 1, 4))
+    for number in range(len(profile.kernels), 0, -1):
+        place = profile.kernels[number - 1].range
+        if place != (profile.kernels[number - 2].range if number > 1 else ""):
+            lines.insert(number, f"[{place}]" if place else "[outside of ranges]")
+    if ranges := profile.ranges():
+        lines += ["", *_aligned([RANGE_HEADS, *map(range_cells, ranges)], left=(0,)), ""]
     for one in profile.kernels:
         for sentence in remarks(one):
             lines.append(f"{short_name(one.name)}: {sentence}")

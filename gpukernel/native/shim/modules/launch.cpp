@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "libcuda/nvtx.h"
 #include "shim/graphs/capture.h"
 #include "shim/managed/managed.h"
 #include "shim/memory/memory.h"
@@ -33,6 +34,15 @@ CUresult queue(Connection& connection, const void* function, const unsigned (&sh
     if (CUresult error = map_parameters(block, bytes); error != CUDA_SUCCESS) return error;
     const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
+    if (const std::string_view range = gpukernel::libcuda::nvtx_range();
+        !range.empty() && context_stack.back()->device->facts.attributes[0] & wire::WANTS_RANGES) {
+        wire::LaunchInRangeRequest message{
+            {reinterpret_cast<uint64_t>(function), of, {}, shared, mode}, range, {block, bytes}};
+        std::memcpy(message.launch.shape, shape, sizeof shape);
+        Request request(connection, message);
+        ++counters.launches;
+        return request.queue();
+    }
     // Filled in place: a copy of what was just stored in parts stalls.
     wire::LaunchRequest message{{reinterpret_cast<uint64_t>(function), of, {}, shared, mode}, {block, bytes}};
     std::memcpy(message.launch.shape, shape, sizeof shape);

@@ -49,6 +49,7 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS;
+    if (session.cuda().set_range) facts.attributes[0] |= wire::WANTS_RANGES;
     if (facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
         facts.attributes[0] |= wire::SHARES_PHYSICAL;
     const Images& images = session.lease().images;
@@ -230,13 +231,11 @@ struct LaunchConfiguration {
     }
     LaunchConfiguration(const LaunchConfiguration&) = delete;
 };
-}  // namespace
 
-CUresult serve_launch(Session& session, Reader& in, Writer&) {
-    const auto [head, parameters] = wire::LaunchRequest::read(in);
+CUresult launch(Session& session, const wire::Launch& head, std::string_view parameters) {
     CUfunction function;
     CUstream stream;
-    if (in.failed() || !session.handle(head.function, Kind::function, function) ||
+    if (!session.handle(head.function, Kind::function, function) ||
         !session.handle(head.stream, Kind::stream, stream))
         return CUDA_ERROR_INVALID_HANDLE;
     session.lease().time_slicing.before_launch();
@@ -250,6 +249,23 @@ CUresult serve_launch(Session& session, Reader& in, Writer&) {
                                              stream, nullptr, size ? extra : nullptr);
     const LaunchConfiguration all(head, stream);
     return session.cuda().cuLaunchKernelEx(&all.config, function, nullptr, size ? extra : nullptr);
+}
+
+}  // namespace
+
+CUresult serve_launch(Session& session, Reader& in, Writer&) {
+    const auto [head, parameters] = wire::LaunchRequest::read(in);
+    return in.failed() ? CUDA_ERROR_INVALID_HANDLE : launch(session, head, parameters);
+}
+
+CUresult serve_launch_in_range(Session& session, Reader& in, Writer&) {
+    const auto [head, range, parameters] = wire::LaunchInRangeRequest::read(in);
+    if (in.failed()) return CUDA_ERROR_INVALID_HANDLE;
+    const SetRange set = session.cuda().set_range;
+    if (set) set(range.data(), range.size());
+    const CUresult result = launch(session, head, parameters);
+    if (set) set(nullptr, 0);
+    return result;
 }
 
 CUresult serve_cluster_occupancy(Session& session, Reader& in, Writer& out) {

@@ -10,7 +10,7 @@ namespace gpukernel::worker {
 namespace {
 
 // Names and sentences are as long as a program wants them; an answer is not.
-constexpr size_t MOST_NAME = LONGEST_KERNEL_NAME, MOST_REASON = 256, MOST_RANGE = 256, MOST_FILE = 64;
+constexpr size_t MOST_NAME = LONGEST_KERNEL_NAME, MOST_REASON = 256, MOST_FILE = 64;
 
 double seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) * 1e-9; }
 // A copy as long as the answer is made: the table's own texts may change.

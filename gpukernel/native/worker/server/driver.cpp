@@ -35,6 +35,7 @@ bool Driver::load(const std::string& path, std::string& error) {
     set_memory_check = reinterpret_cast<SetMemoryCheck>(::dlsym(library, SET_MEMORY_CHECK));
     read_kernels = reinterpret_cast<ReadKernels>(::dlsym(library, READ_KERNELS));
     profile_kernels = reinterpret_cast<ProfileKernels>(::dlsym(library, PROFILE_KERNELS));
+    set_range = reinterpret_cast<SetRange>(::dlsym(library, SET_RANGE));
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
         error = path + " found no usable device (" + error_name(code) + ")";
         return false;

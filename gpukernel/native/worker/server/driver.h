@@ -30,6 +30,7 @@ struct Driver {
     // The same for what it says of its kernels.
     ReadKernels read_kernels = nullptr;
     ProfileKernels profile_kernels = nullptr;
+    SetRange set_range = nullptr;
 
     // Loads the library at `path`; a function that it lacks returns CUDA_ERROR_NOT_SUPPORTED.  False, and
     // `error` says why, where it cannot be loaded or finds no usable device.

@@ -8,6 +8,7 @@
 
 #include "common/kernel_table.h"
 #include "common/memory_check.h"
+#include "libcuda/nvtx.h"
 #include "simgpu/profile/session.h"
 
 namespace gpukernel::simgpu {
@@ -75,6 +76,18 @@ gpukernel::MemoryCheck usual_check() {
 }
 thread_local std::optional<gpukernel::MemoryCheck> own_check;
 
+// What a worker says of its program's launch; no text of a program is more than so many bytes of a table.
+struct GivenRange {
+    char text[gpukernel::MOST_RANGE];
+    size_t bytes;
+};
+thread_local GivenRange given_range;
+
+std::string range_of_this_thread() {
+    const std::string_view given(given_range.text, given_range.bytes);
+    return std::string(given.empty() ? gpukernel::libcuda::nvtx_range() : given);
+}
+
 gpukernel::MemoryCheck check_of_this_thread() {
     static const gpukernel::MemoryCheck usual = usual_check();
     return own_check.value_or(usual);
@@ -87,6 +100,14 @@ extern "C" __attribute__((visibility("default"))) void gpukernel_set_memory_chec
     own_check = *check;
 }
 static_assert(std::is_same_v<decltype(&gpukernel_set_memory_check), gpukernel::SetMemoryCheck>);
+
+extern "C" __attribute__((visibility("default"))) void gpukernel_set_range(const char* text, size_t bytes) {
+    given_range.bytes = std::min(bytes, gpukernel::MOST_RANGE);
+    // It is shown to people: nothing of it moves a terminal's cursor.
+    std::transform(text, text + given_range.bytes, given_range.text,
+                   [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c; });
+}
+static_assert(std::is_same_v<decltype(&gpukernel_set_range), gpukernel::SetRange>);
 
 CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape, CUstream hStream,
                                     void** params, void** extra) {
@@ -132,43 +153,46 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
     } catch (const std::bad_alloc&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    schedule().submit(*stream, Engine::kernels,
-                      [device, function, g, b, c, in_clusters, shared = shape.shared_bytes,
-                       cooperative = shape.cooperative, block, textures = std::move(textures),
-                       program = Schedule::program_of(*stream), check = check_of_this_thread()] {
-                          Launch launch;
-                          launch.grid = g, launch.block = b;
-                          launch.cluster = c, launch.in_clusters = in_clusters;
-                          launch.dynamic_shared_bytes = shared;
-                          launch.cooperative = cooperative;
-                          launch.params = block->bytes.data();
-                          launch.textures = textures;
-                          launch.gate = device->gate.load();
-                          const Residency residency = residency_of(*device->model, *function->info,
-                                                                   static_cast<int>(b.volume()), shared);
-                          launch.resident_blocks = static_cast<uint32_t>(residency.blocks);
-                          launch.most_warps = static_cast<uint32_t>(residency.most_warps);
-                          launch.limit = residency.limit;
-                          launch.strict = check.strict;
-                          launch.warn = [&check](const std::string& text) {
-                              check.tell(check.program, (std::string(WARNING) + text + ".\n").c_str());
-                          };
-                          launch.print = [device](std::string_view text) {
-                              // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
-                              // Output", "Limitations").
-                              const size_t most =
-                                  std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
-                              std::lock_guard lock(device->print_mutex);
-                              device->printed += text;
-                              if (device->printed.size() > 2 * most)
-                                  device->printed.erase(0, device->printed.size() - most);
-                          };
-                          if (program) launch.cancel = &program->cancel;
-                          Result result = function->owner->image->run(function->info->name, launch);
-                          if (program && program->over) return CUDA_SUCCESS;  // nobody will hear of it
-                          if (!result) device->report(result);
-                          return code_of(result.status);
-                      });
+    std::string range;
+    if (profile::counting()) range = range_of_this_thread();
+    schedule().submit(
+        *stream, Engine::kernels,
+        [device, function, g, b, c, in_clusters, range = std::move(range), shared = shape.shared_bytes,
+         cooperative = shape.cooperative, block, textures = std::move(textures),
+         program = Schedule::program_of(*stream), check = check_of_this_thread()] {
+            Launch launch;
+            launch.grid = g, launch.block = b;
+            launch.cluster = c, launch.in_clusters = in_clusters;
+            launch.dynamic_shared_bytes = shared;
+            launch.cooperative = cooperative;
+            launch.params = block->bytes.data();
+            launch.textures = textures;
+            launch.gate = device->gate.load();
+            const Residency residency =
+                residency_of(*device->model, *function->info, static_cast<int>(b.volume()), shared);
+            launch.resident_blocks = static_cast<uint32_t>(residency.blocks);
+            launch.most_warps = static_cast<uint32_t>(residency.most_warps);
+            launch.limit = residency.limit;
+            launch.range = range;
+            launch.strict = check.strict;
+            launch.warn = [&check](const std::string& text) {
+                check.tell(check.program, (std::string(WARNING) + text + ".\n").c_str());
+            };
+            launch.print = [device](std::string_view text) {
+                // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
+                // Output", "Limitations").
+                const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
+                std::lock_guard lock(device->print_mutex);
+                device->printed += text;
+                if (device->printed.size() > 2 * most)
+                    device->printed.erase(0, device->printed.size() - most);
+            };
+            if (program) launch.cancel = &program->cancel;
+            Result result = function->owner->image->run(function->info->name, launch);
+            if (program && program->over) return CUDA_SUCCESS;  // nobody will hear of it
+            if (!result) device->report(result);
+            return code_of(result.status);
+        });
     return CUDA_SUCCESS;
 }
 
