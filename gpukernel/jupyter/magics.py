@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import json
 import shlex
 import sys
@@ -19,14 +20,19 @@ from gpukernel.jupyter.trouble.cells import CellWatch
 __all__ = ["load", "unload"]
 
 USAGE = """\
-%gpu                     this kernel's slice: memory, GPU time, time left
-%gpu resize 0.05         another size while it is in use (or 700 MiB: %gpu resize 700m)
-%gpu release             give the slice back; the kernel stays
-%gpu acquire [0.02]      have a slice again, of this size and model (%gpu acquire 0.02 A100)
-%gpu watch [SECONDS]     a small live plot; %gpu watch stop
-%gpu memcheck [strict]   every access past an array is an error, on simulated GPUs; %gpu memcheck hardware: as on real ones
-%%gpu                    run the cell, then say what it did: GPU time, peak memory, bytes moved, launches
-%%gpu profile [NAME]     run the cell, then show what each of its kernels did, on simulated GPUs; NAME keeps the figures"""
+%gpu                    this kernel's slice: memory, GPU time, time left
+%gpu resize 0.05        another size while it is in use (700m: 700 MiB)
+%gpu release            give the slice back; the kernel stays
+%gpu acquire [0.02]     have a slice again, of this size (0.02 A100: and model)
+%gpu watch [SECONDS]    a small live plot; %gpu watch stop
+%gpu memcheck [strict]  on simulated GPUs: every access past an array is an
+                        error; %gpu memcheck hardware: as on real ones
+%%gpu                   run the cell, then say what it did: GPU time, peak
+                        memory, bytes moved, launches
+%%gpu profile [NAME]    on simulated GPUs: run the cell, then show what each of
+                        its kernels did; NAME keeps the figures"""
+
+WORDS = ("show", "resize", "release", "acquire", "watch", "memcheck", "help")
 
 
 class _Words(argparse.ArgumentParser):
@@ -51,15 +57,14 @@ def gpu(line: str, cell: str | None = None) -> KernelStatus | None:
             _run_cell(shlex.split(line), cell)
             return None
         parser = _Words(prog="%gpu", add_help=False)
-        parser.add_argument(
-            "what",
-            nargs="?",
-            default="show",
-            choices=["show", "resize", "release", "acquire", "watch", "memcheck", "help"],
-        )
+        parser.add_argument("what", nargs="?", default="show")
         parser.add_argument("size", nargs="?", default="")
         parser.add_argument("model", nargs="?", default="")
         asked = parser.parse_args(shlex.split(line))
+        if asked.what not in WORDS:
+            close = difflib.get_close_matches(asked.what, WORDS, n=1)
+            meant = f"; did you mean “%gpu {close[0]}”?" if close else "."
+            raise SliceError(f"%gpu has no word “{asked.what[:40]}”{meant}\n{USAGE}")
         if asked.what == "help":
             print(USAGE)
             return None

@@ -96,4 +96,4 @@ def duration_words(seconds: float) -> str:
     """Return a duration for people: 40 s, 3 min, 2 h."""
     if seconds < 90:
         return f"{max(seconds, 1):.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{round(seconds / 3600, 1):g} h"

@@ -127,9 +127,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
       app.docRegistry.addWidgetExtension('Notebook', new InToolbar(slices, actions, open));
     }
     app.serviceManager.sessions.runningChanged.connect(() => void slices.refresh());
-    if (notebooks) {
-      showPlainNames(notebooks);
-    }
+    showPlainNames(notebooks);
     notebooks?.currentChanged.connect((_, current) => {
       current?.sessionContext.kernelChanged.connect(() => void slices.refresh());
     });

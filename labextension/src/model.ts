@@ -135,14 +135,14 @@ export class Slices {
 
 export function size(bytes: number): string {
   const mib = bytes / 2 ** 20;
-  return mib < 10240 ? `${Math.round(mib).toLocaleString('en')} MiB` : `${(mib / 1024).toFixed(mib % 1024 ? 1 : 0)} GiB`;
+  return mib < 10240 ? `${Math.round(mib).toLocaleString('en')} MiB` : `${Number((mib / 1024).toFixed(1))} GiB`;
 }
 
 export function duration(seconds: number): string {
   if (seconds < 90) {
     return __('%1 s', Math.max(1, Math.round(seconds)));
   }
-  return seconds < 5400 ? __('%1 min', Math.round(seconds / 60)) : __('%1 h', (seconds / 3600).toFixed(1));
+  return seconds < 5400 ? __('%1 min', Math.round(seconds / 60)) : __('%1 h', Number((seconds / 3600).toFixed(1)));
 }
 
 export function percent(part: number): string {

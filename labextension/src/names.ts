@@ -1,21 +1,24 @@
 // The launcher's words behind a kernel's name (“ — 655 MiB, 37 free”) belong to the launcher: a notebook that runs shows, and keeps
 // in its file, the name alone.
-import { ISessionContext } from '@jupyterlab/apputils';
+import { ISessionContext, SessionContext } from '@jupyterlab/apputils';
 import { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 
-const WORDS = /\s— (?:[\d,]+\s[MG]iB, .*|the\spool\sis\s.*)$/;
+const WORDS = /\s— (?:[\d.,]+\s[MG]iB, .*|the\spool\sis\s.*)$/;
 
 export function plainName(name: string): string {
   return name.replace(WORDS, '');
 }
 
-function showPlainName(context: ISessionContext): void {
-  const prototype = Object.getPrototypeOf(context);
+/** Have every session show its kernel's name alone, from its first moment on: JupyterLab's status bar keeps what it reads first. */
+function showPlainName(): void {
+  const prototype = SessionContext.prototype;
   const getter = Object.getOwnPropertyDescriptor(prototype, 'kernelDisplayName')?.get;
   if (getter) {
-    Object.defineProperty(context, 'kernelDisplayName', {
+    Object.defineProperty(prototype, 'kernelDisplayName', {
       configurable: true,
-      get: () => plainName(getter.call(context))
+      get: function (this: ISessionContext) {
+        return plainName(getter.call(this));
+      }
     });
   }
 }
@@ -35,9 +38,8 @@ function keepPlain(panel: NotebookPanel): void {
   });
 }
 
-export function showPlainNames(notebooks: INotebookTracker): void {
-  notebooks.widgetAdded.connect((_, panel) => {
-    showPlainName(panel.sessionContext);
-    keepPlain(panel);
-  });
+/** Have sessions show, and the files of these notebooks keep, names without the launcher's words. */
+export function showPlainNames(notebooks: INotebookTracker | null): void {
+  showPlainName();
+  notebooks?.widgetAdded.connect((_, panel) => keepPlain(panel));
 }

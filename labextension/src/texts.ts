@@ -38,9 +38,9 @@ export const SAID = [
   'One request waits before you.',
   '%1 requests wait before you.',
   'Others wait already: %1',
-  '%1 may have slices of up to %2 of a device; yours of %3 is larger.',
-  '%1 may hold at most %2 devices at one moment; your %3 can never fit.',
-  '%1 may hold at most %2 MiB at one moment; your %3 MiB can never fit.',
+  '%1 may have slices of up to %2 of a device; %3 is larger.',
+  '%1 may hold at most %2 devices at one moment; %3 can never fit.',
+  '%1 may hold at most %2 MiB at one moment; %3 MiB can never fit.',
   '%1 may hold no slices: the quota is 0 leases.',
   '%1 holds %2 of %3 %4 leases; one more does not fit.',
   '%1 holds %2 of %3 %4 MiB; %5 MiB more do not fit.',
@@ -96,8 +96,7 @@ const named = translator(NAMED);
 /** A sentence of the server or the pool, translated where it is a known one. */
 export const said: (sentence: string) => string = translator(SAID);
 
-/** `words` as a sentence: with a capital letter, and with a full stop. */
+/** `words` as a sentence: those that are none yet get a capital letter and a full stop; one that is may begin with somebody's name. */
 export function sentence(words: string): string {
-  const whole = words.charAt(0).toUpperCase() + words.slice(1);
-  return /[.。！!？?]$/.test(whole) ? whole : `${whole}${__('.')}`;
+  return /[.。！!？?]$/.test(words) ? words : `${words.charAt(0).toUpperCase()}${words.slice(1)}${__('.')}`;
 }

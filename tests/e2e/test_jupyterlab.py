@@ -126,6 +126,9 @@ def test_a_size_of_ones_own(server: Server, own_pool: Pool) -> None:
         expect(words).to_contain_text("14 free now")
         page.get_by_role("button", name="Start a notebook").click()
         expect(lab.status).to_contain_text("V100 × 0.07 · 0 MiB of 2,293 MiB")
+        # The launcher's words, “2.2 GiB, 14 free”, stay in the launcher.
+        expect(page.locator(".jp-NotebookPanel:visible .jp-KernelName")).to_have_text("V100 × 0.07")
+        expect(page.locator("#jp-main-statusbar")).to_contain_text("V100 × 0.07 | Idle")
         assert of(own_pool.promised) == 2293 << 20
         lab.cell("print(6 * 7)")
         expect(lab.output("42")).to_be_visible()

@@ -270,7 +270,7 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
         expect(lab.toasts).to_contain_text(
             "资源池的切片最大为一块设备的 0.50；所请求的 0.60 超出了。"
             if chinese
-            else "The pool may have slices of up to 0.50 of a device; yours of 0.60 is larger."
+            else "The pool may have slices of up to 0.50 of a device; 0.60 is larger."
         )
         of(lambda: own_pool.gpukernel("quota", "set", "pool", "largest_slice=none"))
         lab.cell(TOO_MUCH)

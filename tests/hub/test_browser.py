@@ -69,7 +69,7 @@ def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, hub_pool
         assert done.returncode == 0, done.stderr
         lab.cell("%gpu resize 0.1")
         sentence = (
-            "both, as a student of ml101, may have slices of up to 0.05 of a device; yours of 0.10 is larger."
+            "both, as a student of ml101, may have slices of up to 0.05 of a device; 0.10 is larger."
         )
         expect(lab.output(sentence)).to_be_visible()
         lab.launcher()

@@ -158,7 +158,8 @@ def test_the_first_use_of_cuda_asks_again_after_a_release(
     [
         ("resize nonsense", "no size"),
         ("resize 2", "above 0 and up to 1"),
-        ("dance", "invalid choice"),
+        ("dance", "%gpu has no word “dance”."),
+        ("resise 0.05", "did you mean “%gpu resize”?"),
         ("acquire 0.5", r"holds V100 × 0.02 already"),
         ("resize", "Name the new size"),
     ],

@@ -132,7 +132,7 @@ def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
         if bounds.largest_slice is not None and claim.slice > millionths(bounds.largest_slice):
             return no(
                 say(
-                    "%(who)s may have slices of up to %(most)s of a device; yours of %(asked)s is larger.",
+                    "%(who)s may have slices of up to %(most)s of a device; %(asked)s is larger.",
                     who=who,
                     most=_figure(millionths(bounds.largest_slice)),
                     asked=_figure(claim.slice),
@@ -150,7 +150,7 @@ def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
         if bounds.devices is not None and claim.share > millionths(bounds.devices):
             return no(
                 say(
-                    "%(who)s may hold at most %(most)s devices at one moment; your %(asked)s can never fit.",
+                    "%(who)s may hold at most %(most)s devices at one moment; %(asked)s can never fit.",
                     who=who,
                     most=_figure(millionths(bounds.devices)),
                     asked=_figure(claim.share),
@@ -171,7 +171,7 @@ def never(claim: Claim, standings: Iterable[Standing]) -> Refusal | None:
         if bounds.memory_mib is not None and claim.memory > bounds.memory_mib * MIB:
             return no(
                 say(
-                    "%(who)s may hold at most %(most)s MiB at one moment; your %(asked)s MiB can never fit.",
+                    "%(who)s may hold at most %(most)s MiB at one moment; %(asked)s MiB can never fit.",
                     who=who,
                     most=bounds.memory_mib,
                     asked=claim.memory // MIB,
@@ -294,7 +294,7 @@ def too_many_waiting(account: Account, role: str, count: int, most: int) -> str:
 def _span(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:g} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / HOUR:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{round(seconds / HOUR, 1):g} h"
 
 
 def _moment(when: float) -> str:

@@ -59,12 +59,12 @@ def test_a_refusal_names_the_quota_its_value_and_what_is_used(standing: Standing
 @pytest.mark.parametrize(
     ("bounds", "words"),
     [
-        (Bounds(largest_slice=0.02), "slices of up to 0.02 of a device; yours of 0.05 is larger"),
-        (Bounds(devices=0.04), "at most 0.04 devices at one moment; your 0.05 can never fit"),
+        (Bounds(largest_slice=0.02), "slices of up to 0.02 of a device; 0.05 is larger"),
+        (Bounds(devices=0.04), "at most 0.04 devices at one moment; 0.05 can never fit"),
         (Bounds(memory_mib=100), "at most 100 MiB at one moment"),
         (Bounds(leases=0), "0 leases"),
         (Bounds(hours_day=0), "0 GPU-hours a day"),
-        (Bounds(longest_seconds=3600), "at most 60 min; you ask for 2.0 h"),
+        (Bounds(longest_seconds=3600), "at most 60 min; you ask for 2 h"),
     ],
 )
 def test_what_can_never_fit_is_told_from_what_may_fit_later(bounds: Bounds, words: str) -> None:
@@ -151,9 +151,9 @@ def test_who_waits_behind_another_reads_no_figure_of_the_other_s(tmp_path: Path)
 @pytest.mark.parametrize(
     ("limit", "asked", "sentence"),
     [
-        (0.125, 0.128, "up to 0.125 of a device; yours of 0.128 is larger"),
-        (0.02, 0.019989 * 2, "up to 0.02 of a device; yours of 0.04 is larger"),
-        (0.0015, 0.0021, "up to 0.0015 of a device; yours of 0.0021 is larger"),
+        (0.125, 0.128, "up to 0.125 of a device; 0.128 is larger"),
+        (0.02, 0.019989 * 2, "up to 0.02 of a device; 0.04 is larger"),
+        (0.0015, 0.0021, "up to 0.0015 of a device; 0.0021 is larger"),
     ],
 )
 def test_figures_that_differ_are_written_differently(limit: float, asked: float, sentence: str) -> None:
