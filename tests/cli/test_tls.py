@@ -78,13 +78,13 @@ class Secured:
         done("token", "create", name, *options, "--file", str(path), "--state", str(self.state))
         return path
 
-    def agent(self, *options: str, name: str = "gpu1") -> Service:
+    def agent(self, *options: str, name: str = "gpu1", simulate: str = "v100") -> Service:
         folder = str(self.state.parent / name)
         return Service(
             "agent",
             *options,
             "--simulate",
-            "v100",
+            simulate,
             "--name",
             name,
             "--tcp-host",

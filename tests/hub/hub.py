@@ -63,7 +63,7 @@ configure(c, **{options!r})
 
 
 class Hub:
-    """Context manager around ``python -m jupyterhub``; its directories lie below `home`.
+    """Context manager around ``python -m jupyterhub``, or what `command` is changed to; its directories lie below `home`.
 
     Parameters
     ----------
@@ -113,16 +113,16 @@ class Hub:
         (home / "jupyterhub_config.py").write_text(config)
         self._environment = {**environment, "CONFIGPROXY_AUTH_TOKEN": secrets.token_hex(16)}
         self._environment.pop("PYTEST_CURRENT_TEST", None)
+        self.command = [sys.executable, "-m", "jupyterhub", "-f", str(home / "jupyterhub_config.py")]
         self.process: subprocess.Popen[bytes] | None = None
 
     # --- its life ---
 
     def start(self) -> None:
         """Start it, and return when it and its console answer."""
-        command = [sys.executable, "-m", "jupyterhub", "-f", str(self.home / "jupyterhub_config.py")]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command, cwd=self.home, env=self._environment, stdout=log, stderr=log
+                self.command, cwd=self.home, env=self._environment, stdout=log, stderr=log
             )
         end = time.monotonic() + 90
         while True:

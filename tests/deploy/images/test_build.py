@@ -3,97 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.deploy.images.builder import BASE, Builder
 from tools.bill_of_materials import bill_of_materials
-from tools.images import ROOT, build, find_wheel, make_context, root_of
+from tools.images import root_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
-
-SUITE, PYTHON = "bookworm", "3.11"
-# Made once, since it takes minutes.
-CACHE = Path("/var/tmp") / f"gpukernel-tests-{SUITE}"
-BASE = "localhost/base:1"
-WHEN = "1700000000"
-
-
-class Builder:
-    """Buildah with storage of its own, and without a network."""
-
-    def __init__(self, home: Path) -> None:
-        storage = ("--root", str(home / "root"), "--runroot", str(home / "run"), "--storage-driver", "vfs")
-        self.words = ("unshare", "--net", "buildah", *storage)
-        self.home = home
-        self.built: dict[str, str] = {}
-
-    def __call__(self, *words: str, check: bool = True, timeout: float = 300) -> str:
-        done = subprocess.run(
-            [*self.words, *words], capture_output=True, text=True, check=False, timeout=timeout
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return (done.stdout + ("" if check else done.stderr)).strip()
-
-    def image(self, name: str) -> str:
-        """Return the id of an image, built where it is not yet."""
-        if name not in self.built:
-            make_context(name, find_wheel(ROOT / "dist"), self.home / name, PYTHON)
-            self.built[name] = build(self.home / name, f"localhost/{name}:1", BASE, WHEN, self.words)
-        return self.built[name]
-
-
-def debian() -> Path:
-    """Return the root file system of a Debian with Python and nothing else."""
-    if not CACHE.is_dir():
-        draft = Path(tempfile.mkdtemp(prefix=f"{CACHE.name}.", dir=CACHE.parent))
-        made = subprocess.run(
-            ["debootstrap", "--variant=minbase", "--include=python3", SUITE, str(draft / "root")],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if made.returncode:
-            shutil.rmtree(draft)
-            pytest.skip(f"debootstrap makes no Debian here: {made.stdout[-300:]}")
-        (draft / "root").rename(CACHE)
-        draft.rmdir()
-    return CACHE
-
-
-@pytest.fixture(scope="module")
-def builder() -> Iterator[Builder]:
-    missing = [one for one in ("buildah", "debootstrap", "unshare") if not shutil.which(one)]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root with buildah and debootstrap; missing: {', '.join(missing) or 'root'}")
-    try:
-        find_wheel(ROOT / "dist")
-    except SystemExit as said:
-        pytest.skip(str(said))
-    root = debian()
-    home = Path(tempfile.mkdtemp(prefix="buildah-", dir="/var/tmp"))
-    builder = Builder(home)
-    try:
-        container = builder("from", "scratch")
-        builder("add", container, str(root), "/")
-        builder("commit", container, BASE)
-        builder("rm", container)
-        yield builder
-    finally:
-        builder("rm", "--all", check=False)
-        builder("rmi", "--all", "--force", check=False)
-        shutil.rmtree(home, ignore_errors=True)
 
 
 def test_the_same_input_gives_the_same_image(builder: Builder) -> None:
     first = builder.image("pool")
-    again = build(builder.home / "pool", "localhost/again:1", BASE, WHEN, builder.words)
-    assert again == first
+    assert builder.again("pool") == first
 
 
 def test_the_pool_runs_without_rights_and_has_nothing_that_installs(builder: Builder) -> None:

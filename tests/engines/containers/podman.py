@@ -27,18 +27,19 @@ runtime = "runc"
 
 
 class Podman:
-    """Its commands, with storage at `home`."""
+    """Its commands, with storage at `home`, which buildah may share; `driver` is the storage's, where it is not the usual one."""
 
-    def __init__(self, home: Path) -> None:
-        self._home = home
+    def __init__(self, home: Path, driver: str = "") -> None:
+        storage = ["--root", str(home / "root"), "--runroot", str(home / "run")]
+        storage += ["--storage-driver", driver] if driver else []
         (home / "containers.conf").write_text(_CONFIGURATION)
-        self._environment = {**os.environ, "CONTAINERS_CONF": str(home / "containers.conf")}
+        self.command = ["podman", *storage]
+        self.environment = {**os.environ, "CONTAINERS_CONF": str(home / "containers.conf")}
 
     def __call__(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        storage = ["--root", str(self._home / "root"), "--runroot", str(self._home / "run")]
         return subprocess.run(
-            ["podman", *storage, *words],
-            env=self._environment,
+            [*self.command, *words],
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=timeout,
