@@ -8,12 +8,12 @@ from pathlib import Path
 from tests.suites.repositories import JAX as JAX_VERSION
 from tests.suites.sources import TORCH, NotHere, _kept, _pip, is_kept
 
-__all__ = ["JAX", "PYTORCH", "TENSORFLOW", "Framework", "NotHere"]
+__all__ = ["JAX", "PYTORCH", "TENSORFLOW", "TENSORFLOW_ALONE", "Framework", "NotHere"]
 
 
 @dataclass(frozen=True)
 class Framework:
-    """A framework with NVIDIA's libraries, as PyPI has it."""
+    """A framework as PyPI has it."""
 
     name: str
     packages: tuple[str, ...]
@@ -34,3 +34,7 @@ class Framework:
 PYTORCH = Framework(f"pytorch-{TORCH}", (f"torch==={TORCH}", "numpy", "scipy", "expecttest"))
 JAX = Framework(f"jax-{JAX_VERSION}", (f"jax[cuda12]=={JAX_VERSION}",))
 TENSORFLOW = Framework("tensorflow-2.21.0", ("tensorflow[and-cuda]==2.21.0",))
+# Without NVIDIA's libraries, which a slice brings: of nvcc's package XLA needs a file of bitcode, libdevice.
+TENSORFLOW_ALONE = Framework(
+    "tensorflow-2.21.0-alone", ("tensorflow==2.21.0", "nvidia-cuda-nvcc-cu12==12.9.*")
+)
