@@ -81,6 +81,7 @@ def activate() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # one that says which kernels are replaced
         Operators().register()
+    _compile_without_graphs(torch)
     # The CPU's kernels suit every model; PyTorch's newest know no V100.
     warnings.filterwarnings("ignore", r"\s*Found GPU\d+ .*\(simulated\) which is of compute capability")
     print(NOTICE, file=sys.stderr)
@@ -94,6 +95,20 @@ def _managed(version: str) -> bool:
         return bool(runtime.gpukernelAllocateManaged(1) == 0)
     except (OSError, AttributeError):
         return False
+
+
+def _compile_without_graphs(torch: Any) -> None:
+    """Have ``torch.compile(mode="reduce-overhead")`` run what it would record in CUDA graphs; set when it is called first, as its import takes seconds."""
+    compile_ = torch.compile
+
+    @functools.wraps(compile_)
+    def compiled(*arguments: Any, **named: Any) -> Any:
+        import torch._inductor.config
+
+        torch._inductor.config.triton.force_cudagraphs_warmup = True
+        return compile_(*arguments, **named)
+
+    torch.compile = compiled
 
 
 class Operators:
@@ -119,6 +134,7 @@ class Operators:
         torch.backends.cudnn.enabled = False
         for fused in FUSED_ATTENTION:
             getattr(torch.backends.cuda, f"enable_{fused}_sdp")(False)
+        torch.backends.mha.set_fastpath_enabled(False)  # it takes nested tensors
         self._register_copies()
         has = torch._C._dispatch_has_kernel_for_dispatch_key
         count = 0
@@ -140,6 +156,9 @@ class Operators:
                     kernel = torch._decomp.decomposition_table[called]
                 else:
                     kernel = functools.partial(_refuse, name)
+                kernel = (
+                    self._traced_convolution(kernel) if packet == "convolution" else self._untraced(kernel)
+                )
                 self._library.impl(operator, kernel, key)
                 count += 1
         return count
@@ -164,7 +183,35 @@ class Operators:
             (alias(to) if to.is_cuda else to).copy_(alias(source) if source.is_cuda else source)
             return to
 
-        self._library.impl("copy_", copy, "CUDA")
+        self._library.impl("copy_", self._untraced(copy), "CUDA")
+
+    def _traced_convolution(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a kernel of ``convolution``, which a trace does not record: it expects ``_convolution`` inside."""
+        torch = self._torch
+
+        def convolution(*arguments: Any) -> Any:
+            if torch._C._get_tracing_state() is None:
+                return kernel(*arguments)
+            return torch._convolution(*arguments, False, False, False, False)
+
+        return convolution
+
+    def _untraced(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a kernel that `torch.jit.trace` does not look into: the operator is in its record already."""
+        tracing, trace = self._torch._C._get_tracing_state, self._torch._C._set_tracing_state
+
+        @functools.wraps(kernel)
+        def untraced(*arguments: Any, **named: Any) -> Any:
+            state = tracing()
+            if state is None:
+                return kernel(*arguments, **named)
+            trace(None)
+            try:
+                return kernel(*arguments, **named)
+            finally:
+                trace(state)
+
+        return untraced
 
     def _begin(self) -> None:
         torch = self._torch

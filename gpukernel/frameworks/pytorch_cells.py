@@ -76,7 +76,19 @@ def gru_cell_backward(of_state: Any, kept: Any, has_bias: bool) -> tuple[Any, An
     return of_inputs, of_hidden, of_state * update, *biases
 
 
+def conv_depthwise(
+    inputs: Any, weight: Any, _size: Any, bias: Any, stride: Any, padding: Any, dilation: Any
+) -> Any:
+    """Return the convolution of each channel with filters of its own."""
+    zeros = [0] * len(stride)
+    return torch.convolution(
+        inputs, weight, bias, stride, padding, dilation, False, zeros, inputs.shape[-len(stride) - 1]
+    )
+
+
 CELLS: dict[str, Callable[..., Any]] = {
+    "_conv_depthwise2d": conv_depthwise,
+    "conv_depthwise3d": conv_depthwise,
     "_thnn_fused_lstm_cell": lstm_cell,
     "_thnn_fused_lstm_cell_backward_impl": lstm_cell_backward,
     "_thnn_fused_gru_cell": gru_cell,

@@ -39,6 +39,10 @@ def moved(result: Any, device: Any) -> Any:
         return torch.sparse_coo_tensor(
             *parts, result.shape, is_coalesced=result.is_coalesced(), check_invariants=False
         )
+    if result.is_nested:
+        raise NotImplementedError(
+            "A simulated slice has no nested tensors; pad them to one length, or use the CPU."
+        )
     if result.layout is not torch.strided:
         raise NotImplementedError(
             f"A simulated slice has no tensors of layout {result.layout}; use torch.sparse_coo, or the CPU."
