@@ -29,7 +29,7 @@ USAGE = 2
 PANELS = {
     "Begin": ("demo", "up", "kernelspec"),
     "Use a slice": ("run", "request", "client", "release", "resize", "smi"),
-    "Look at the pool": ("ps", "leases", "top", "list-gpus", "report", "health"),
+    "Look at the pool": ("ps", "leases", "top", "list-gpus", "why", "report", "health"),
     "Teach": ("quota", "reserve"),
     "Administer": ("pool", "agent", "server", "drain", "undrain", "token"),
     "Other engines": ("slurm", "kubernetes", "cdi", "lease"),

@@ -35,7 +35,7 @@ CUresult queue(Connection& connection, const void* function, const unsigned (&sh
     const DeviceWork work(connection, stream);
     const uint64_t of = stream_name(connection, stream);
     if (const std::string_view range = gpukernel::libcuda::nvtx_range();
-        !range.empty() && context_stack.back()->device->facts.attributes[0] & wire::WANTS_RANGES) {
+        !range.empty() && context_stack().back()->device->facts.attributes[0] & wire::WANTS_RANGES) {
         wire::LaunchInRangeRequest message{
             {reinterpret_cast<uint64_t>(function), of, {}, shared, mode}, range, {block, bytes}};
         std::memcpy(message.launch.shape, shape, sizeof shape);
