@@ -68,9 +68,7 @@ def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, hub_pool
         )
         assert done.returncode == 0, done.stderr
         lab.cell("%gpu resize 0.1")
-        sentence = (
-            "both, as a student of ml101, may have slices of up to 0.05 of a device; 0.10 is larger."
-        )
+        sentence = "both, as a student of ml101, may have slices of up to 0.05 of a device; 0.10 is larger."
         expect(lab.output(sentence)).to_be_visible()
         lab.launcher()
         expect(lab.card("V100 × 0.02")).to_contain_text("would wait", timeout=90_000)
