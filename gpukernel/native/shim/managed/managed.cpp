@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "libcuda/static_thread_local.h"
+#include "libcuda/library.h"
 #include "shim/managed/page_faults.h"
 #include "shim/managed/pages.h"
 #include "shim/memory/memory.h"

@@ -14,7 +14,7 @@
 #include <climits>
 #include <mutex>
 
-#include "libcuda/static_thread_local.h"
+#include "libcuda/library.h"
 #include "shim/managed/managed.h"
 #include "shim/transport/request.h"
 #include "shim/transport/threads.h"

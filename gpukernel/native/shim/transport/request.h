@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "calls.h"
-#include "libcuda/static_thread_local.h"
+#include "libcuda/library.h"
 #include "shim/managed/page_faults.h"
 #include "shim/process.h"
 #include "shim/transport/connection.h"

@@ -25,7 +25,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "libcuda/static_thread_local.h"
+#include "libcuda/library.h"
 
 namespace gpukernel::simgpu {
 
