@@ -14,7 +14,16 @@ from dataclasses import dataclass
 from gpukernel.client.admin import AuditEntry
 from gpukernel.common.course_entries import BOUNDS
 
-__all__ = ["Change", "differences", "matching_entries", "plain_bound", "plain_duration", "sentence"]
+__all__ = [
+    "Change",
+    "differences",
+    "matching_entries",
+    "merged",
+    "plain_bound",
+    "plain_duration",
+    "sentence",
+    "subject_of",
+]
 
 MINUS = "−"
 _NAMES = {ours: name for name, ours in BOUNDS.items()}
@@ -77,10 +86,31 @@ def differences(entry: AuditEntry) -> list[Change]:
     return found
 
 
+def merged(changes: Iterable[Change]) -> list[Change]:
+    """Return the changes with neighbouring entries of one list as one: ``student + anna, ben``."""
+    found: list[Change] = []
+    for change in changes:
+        last = found[-1] if found else None
+        alike = last is not None and last.entry and change.entry and last.field == change.field
+        if last is not None and alike and bool(last.new) == bool(change.new):
+            old, new = (
+                ", ".join(filter(None, both)) for both in ((last.old, change.old), (last.new, change.new))
+            )
+            found[-1] = Change(change.field, old, new, entry=True)
+        else:
+            found.append(change)
+    return found
+
+
+def subject_of(entry: AuditEntry) -> str:
+    """Return what an entry is about; of an import the pool keeps the file's hash, which says nothing to people."""
+    return "courses.yaml" if entry.action == "import" else entry.subject
+
+
 def sentence(entry: AuditEntry) -> str:
     """Return an entry as a sentence: ``prof: course ml101: offers + V100 × 0.1``."""
-    changes = ", ".join(str(change) for change in differences(entry)) or entry.action
-    return f"{entry.who}: {entry.subject}: {changes}"
+    changes = ", ".join(str(change) for change in merged(differences(entry))) or entry.action
+    return f"{entry.who}: {subject_of(entry)}: {changes}"
 
 
 def matching_entries(

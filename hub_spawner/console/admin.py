@@ -15,7 +15,7 @@ from typing import Any
 from tornado.web import HTTPError
 
 from gpukernel.client.admin import AuditEntry
-from gpukernel.client.audit import Change, differences, matching_entries
+from gpukernel.client.audit import Change, differences, matching_entries, merged, subject_of
 from gpukernel.common.connection import write_connection
 from gpukernel.common.csv_text import csv_text
 from gpukernel.common.errors import NotAllowed, Refused
@@ -115,8 +115,8 @@ class AuditPage(AdminPage):
                 time=entry.time,
                 who=entry.who,
                 action=entry.action,
-                subject=entry.subject,
-                changes=[words(change) for change in differences(entry)],
+                subject=subject_of(entry),
+                changes=[words(change) for change in merged(differences(entry))],
             )
             for entry in reversed(matching_entries(audit, who=who, about=about))
         ]
@@ -134,8 +134,8 @@ class AuditCsv(AuditPage):
         rows = (
             (
                 datetime.datetime.fromtimestamp(one.time, datetime.UTC).isoformat(timespec="seconds"),
-                *(one.who, one.action, one.subject),
-                "; ".join(map(str, differences(one))),
+                *(one.who, one.action, subject_of(one)),
+                "; ".join(map(str, merged(differences(one)))),
                 *(one.before, one.after),
             )
             for one in entries

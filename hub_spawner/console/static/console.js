@@ -1,7 +1,11 @@
 // The console's few lines of behaviour: times in the reader's zone, the dialog, and looking again without disturbing.
 "use strict";
 
-const language = () => document.documentElement.lang || undefined;
+// The page's language as the reader writes it: times are 18:30 for en-GB, 6:30 PM for en-US.
+const language = () => {
+  const page = document.documentElement.lang;
+  return navigator.languages.find((one) => one.split("-")[0] === page.split("-")[0]) || page || undefined;
+};
 
 function showTimes(root) {
   const moment = new Intl.DateTimeFormat(language(), { dateStyle: "medium", timeStyle: "short" });

@@ -178,7 +178,7 @@ def test_times_are_those_of_the_reader(signed: Signed, holders: Holders) -> None
     page = signed.page("prof")
     until = page.locator("#live time:not([data-relative])").first
     in_shanghai = page.evaluate(
-        "when => new Intl.DateTimeFormat('en', {timeStyle: 'short', timeZone: 'Asia/Shanghai'}).format(when * 1000)",
+        "when => new Intl.DateTimeFormat('en-GB', {timeStyle: 'short', timeZone: 'Asia/Shanghai'}).format(when * 1000)",
         lease.until,
     )
     expect(until).to_contain_text(in_shanghai.replace("\u202f", " ").split(" ")[0])
