@@ -273,6 +273,7 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
             else "The pool may have slices of up to 0.50 of a device; 0.60 is larger."
         )
         of(lambda: own_pool.gpukernel("quota", "set", "pool", "largest_slice=none"))
+        expect(lab.toasts).to_have_count(0)
         lab.cell(TOO_MUCH)
         expect(card).to_contain_text("“%gpu resize 0.05”可将其扩大" if chinese else "makes it larger")
         assert faults(page) == []
