@@ -133,11 +133,9 @@ def make_context(name: str, wheel: Path, context: Path, python: str, extra: Sequ
     shutil.copy(FOLDER / "install.py", context)
     shutil.copy(FOLDER / f"{image.containerfile}.Containerfile", context / "Containerfile")
     shutil.copy(wheel, wheels)
-    platforms = [
-        word
-        for glibc in ("2_28", "2_17", "2014")
-        for word in ("--platform", f"manylinux{'_' if '_' in glibc else ''}{glibc}_x86_64")
-    ]
+    # Each by its name: pip takes none for an older one's, and TensorFlow's is 2.27.
+    glibcs = [*(f"_2_{minor}" for minor in range(28, 16, -1)), "2014"]
+    platforms = [word for glibc in glibcs for word in ("--platform", f"manylinux{glibc}_x86_64")]
     download = [
         sys.executable,
         "-m",
