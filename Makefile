@@ -24,7 +24,7 @@ WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images images-test system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -194,6 +194,11 @@ minute:  ## Try the wheel in dist/ with each of PYTHONS='python3.11 python3.14 â
 
 images: $(VENV)/.test  ## Build container images with buildah from the wheel in dist/: IMAGES="pool agent" BASE=NAME@sha256:â€¦
 	$(BIN)/python -m tools.images $(IMAGES) $(if $(BASE),--base $(BASE)) $(IMAGES_ARGS)
+
+FRAMEWORKS ?= numba
+images-test: $(VENV)/.test  ## Build the images, single-user ones of FRAMEWORKS="numba tensorflow", twice, and run them with podman (as root; minutes and gigabytes)
+	@deploy/system-packages.sh --optional buildah podman runc debootstrap
+	GPUKERNEL_IMAGES="$(FRAMEWORKS)" $(BIN)/python -m pytest -rs -s tests/deploy/images $(PYTEST_ARGS)
 
 clean:  ## Remove everything that was built
 	rm -rf $(VENV) build dist site
