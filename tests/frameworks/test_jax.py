@@ -61,4 +61,11 @@ def test_attention_by_cudnn_gives_what_the_cpu_gives(on_jax: Run) -> None:
     found = json.loads(on_jax("jax_attention", share="0.25").splitlines()[-1])
     assert found["device"] == "cuda:0"
     assert found["failed"] == {}
-    assert found["passed"] == 20
+    assert found["passed"] == 24
+
+
+def test_a_table_of_operations_gives_what_the_cpu_gives(on_jax: Run) -> None:
+    found = json.loads(on_jax("jax_table", share="0.25").splitlines()[-1])
+    assert found["device"] == "cuda:0"
+    assert found["failed"] == {}
+    assert found["passed"] > 200
