@@ -32,7 +32,7 @@ class Framework:
 
 # Three equals signs: not a build for the CPU that a local index may have.  The last ones are what the tables of operators import.
 PYTORCH = Framework(f"pytorch-{TORCH}", (f"torch==={TORCH}", "numpy", "scipy", "expecttest"))
-JAX = Framework(f"jax-{JAX_VERSION}", (f"jax[cuda12]=={JAX_VERSION}",))
+JAX = Framework(f"jax-{JAX_VERSION}", (f"jax[cuda12]=={JAX_VERSION}", "flax", "optax", "flatbuffers"))
 TENSORFLOW = Framework("tensorflow-2.21.0", ("tensorflow[and-cuda]==2.21.0",))
 # Without NVIDIA's libraries, which a slice brings: of nvcc's package XLA needs a file of bitcode, libdevice.
 TENSORFLOW_ALONE = Framework(

@@ -11,11 +11,12 @@ from tests.frameworks.conftest import Run
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-def compare(run: Run, program: str, device: str, least: int) -> None:
+def compare(run: Run, program: str, device: str, count: int) -> None:
     """Run a program's lessons on both, each in one process, and compare every number."""
     wanted = json.loads(run(program, "cpu", share="").splitlines()[-1])
     found = json.loads(run(program, device, share="0.1").splitlines()[-1])
-    assert len(found) >= least
+    assert len(wanted) == len(found) == count
+    assert {name: error for name, error in {**wanted, **found}.items() if isinstance(error, str)} == {}
     different = {}
     for name, numbers in wanted.items():
         if found[name] != pytest.approx(numbers, rel=2e-3, abs=2e-3):
@@ -33,11 +34,11 @@ def test_the_first_operation_costs_little_memory(framework: str, request: pytest
 
 
 def test_pytorch(on_pytorch: Run) -> None:
-    compare(on_pytorch, "courses/pytorch_course", "cuda", 19)
+    compare(on_pytorch, "courses/pytorch_course", "cuda", 18)
 
 
 def test_jax(on_jax: Run) -> None:
-    compare(on_jax, "courses/jax_course", "cuda", 18)
+    compare(on_jax, "courses/jax_course", "cuda", 16)
 
 
 def test_tensorflow(on_tensorflow: Run) -> None:
