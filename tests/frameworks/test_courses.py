@@ -11,6 +11,10 @@ from tests.frameworks.conftest import Run
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+NARROW = {"autocast_and_a_scaled_gradient"}
+"""Lessons in bfloat16, whose sums differ by their order."""
+
+
 def compare(run: Run, program: str, device: str, count: int) -> None:
     """Run a program's lessons on both, each in one process, and compare every number."""
     wanted = json.loads(run(program, "cpu", share="").splitlines()[-1])
@@ -19,7 +23,8 @@ def compare(run: Run, program: str, device: str, count: int) -> None:
     assert {name: error for name, error in {**wanted, **found}.items() if isinstance(error, str)} == {}
     different = {}
     for name, numbers in wanted.items():
-        if found[name] != pytest.approx(numbers, rel=2e-3, abs=2e-3):
+        near = 3e-2 if name in NARROW else 2e-3
+        if found[name] != pytest.approx(numbers, rel=near, abs=near):
             different[name] = (found[name], numbers)
     assert different == {}
 
