@@ -99,12 +99,14 @@ void Assembler::immediate(Gpr to, uint64_t value) {
     word(static_cast<uint32_t>(value)), word(static_cast<uint32_t>(value >> 32));
 }
 void Assembler::alu(Alu what, Gpr to, int32_t value, bool wide) {
-    rm(wide, 0x81, what, to);
-    word(static_cast<uint32_t>(value));
+    const bool brief = value == static_cast<int8_t>(value);
+    rm(wide, brief ? 0x83 : 0x81, what, to);
+    brief ? byte(static_cast<uint8_t>(value)) : word(static_cast<uint32_t>(value));
 }
 void Assembler::alu(Alu what, Memory to, int32_t value) {
-    rm(false, 0x81, what, to);
-    word(static_cast<uint32_t>(value));
+    const bool brief = value == static_cast<int8_t>(value);
+    rm(false, brief ? 0x83 : 0x81, what, to);
+    brief ? byte(static_cast<uint8_t>(value)) : word(static_cast<uint32_t>(value));
 }
 void Assembler::multiply(Gpr to, Memory with, bool wide) {
     const int rex = wide << 3 | (to >> 3) << 2 | with.base >> 3;
@@ -133,6 +135,7 @@ void Assembler::complement(Gpr r) { rm(false, 0xf7, 2, r); }
 void Assembler::negate(Gpr r) { rm(false, 0xf7, 3, r); }
 void Assembler::test(Gpr a, Gpr b, bool wide) { rm(wide, 0x85, a, b); }
 void Assembler::test(Gpr a, int32_t bits) {
+    if (a == rax && bits >= 0 && bits < 256) return byte(0xa8), byte(static_cast<uint8_t>(bits));
     rm(false, 0xf7, 0, a);
     word(static_cast<uint32_t>(bits));
 }

@@ -38,7 +38,8 @@ class CompiledKernel {
     uint32_t enter(Context& context, Warp& warp, uint32_t block) const {
         return call(context, warp, entries_[block]);
     }
-    void settle(Context& context, Warp& warp) const;  // what is the same for a whole launch
+    uint32_t enter_warps(Context& context, Warp& first) const;  // `first` and those behind it
+    void settle(Context& context, Warp& warp) const;            // what is the same for a whole launch
 
   private:
     std::unique_ptr<MachineCode> image_;
@@ -107,9 +108,13 @@ void start(BlockState& block);
 // Runs the lanes of a warp for as long as nothing else is to be done; true: the warp's turn is over, false:
 // the interpreter goes on.  Throws Fault.
 bool run(Warp& warp);
-// The same for all warps of a block, none of which has been started; true: it has ended.  What is left of it
-// is as the scheduler would have it.
-bool run_block(BlockState& block);
+// The same for all warps of a block, none of which has been started, and of blocks behind it along x, at most
+// `count` in all.  What is left of the last one is as the scheduler would have it.
+struct Ran {
+    uint64_t blocks;
+    bool ended;  // the last one, too
+};
+Ran run_blocks(BlockState& block, uint64_t count);
 
 }  // namespace compiler
 }  // namespace gpukernel::simgpu

@@ -10,6 +10,8 @@
 
 namespace gpukernel::simgpu::compiler {
 
+constexpr int32_t kBudget = 1 << 18;  // operations between two looks at what else happens
+
 // What compiled code finds through r15.  Behind it lie, where `Layout` says, the lanes that wait at each
 // block, the allocations that each access has found, constants of the compiler's own, and lines.
 struct alignas(64) Context {
@@ -21,12 +23,21 @@ struct alignas(64) Context {
     uint32_t special[kNctaidZ + 1] = {};  // of tid the first lane's
     uint32_t dynamic_base = 0;
     uint64_t first = 0;  // for code that wants a vector's first lane
+    // Of the warps that are run one after the other: a block's first and last, the one at which the code was
+    // left, and how many more blocks along x come after this one.
+    Warp *front = nullptr, *back = nullptr, *at = nullptr;
+    int32_t more_blocks = 0;
     // Operands and results of operations that are done lane after lane.
     alignas(64) uint64_t lanes[5][kLanes] = {};
 };
 
-struct Site {  // an allocation that an access of global memory has found
-    uint64_t begin, bytes;
+struct Site {                // an allocation that an access of global memory has found
+    uint64_t begin, places;  // and how many addresses there are of which all that it wants lies there
+};
+
+struct Wanted {     // by a site
+    uint32_t span;  // bytes from the address on that is looked at
+    int also = -1;  // a site that is to learn the same allocation
 };
 
 struct Layout {
@@ -41,6 +52,7 @@ enum class Left : uint32_t {
     handed,   // the interpreter goes on at Context::operation
     faulted,  // a handler found a fault
     met,      // at a barrier of the whole block, with the lines still in the context
+    between,  // the budget is used up, and no lane of the warp at hand has begun
 };
 
 struct MachineCode {
@@ -51,6 +63,9 @@ struct MachineCode {
     std::vector<size_t> entries;  // of each block, where the interpreter may hand a warp over
     size_t settle = 0;            // what is done once for a launch
     size_t enter = 0;             // the function that goes to an entry
+    size_t warps = 0;             // the entry for all warps of some blocks, none of which has begun
+    bool meets = false;           // it has a barrier, at which such warps would be left one by one
+    std::vector<Wanted> wanted;   // by each site
     std::vector<std::vector<uint32_t>> entry_lines;    // of each block: the lines that are alive there
     std::vector<std::vector<uint32_t>> entry_scalars;  // the same, by where they lie
     std::vector<uint64_t> literals;
@@ -67,6 +82,6 @@ void generate(MachineCode& image);
 using CallHandler = uint32_t (*)(Warp* warp, const Op* op, uint32_t lanes);
 uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes);
 // The same for an access whose site does not know the allocation yet.
-uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, Site* site);
+uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, uint32_t site);
 
 }  // namespace gpukernel::simgpu::compiler

@@ -12,7 +12,6 @@
 namespace gpukernel::simgpu::compiler {
 namespace {
 
-constexpr int32_t kBudget = 1 << 18;
 constexpr uint32_t kLook = 1 << 10;  // barriers of a block between two looks at what else happens
 
 // The library's way to count is a call.
@@ -130,9 +129,9 @@ struct Running {
         return true;
     }
 
-    void forget_sites() {
+    void forget_sites(uint64_t age) {
         std::memset(bytes + image.layout.sites, 0, image.layout.literals - image.layout.sites);
-        block.context_age = warp.age;
+        block.context_age = age;
     }
 
     void write_groups() {
@@ -190,7 +189,7 @@ struct Running {
         warp.registers = f->registers;
         warp.base[0] = f->registers, warp.base[1] = flow.function->constant_base;
         warp.touched = false;
-        if (block.context_age != warp.age) forget_sites();
+        if (block.context_age != warp.age) forget_sites(warp.age);
     }
     void resume(uint32_t entry) {
         warp.resumes = nullptr;
@@ -199,7 +198,7 @@ struct Running {
         for (uint32_t n : image.entry_scalars[entry]) to[n] = from[n];
     }
     Left enter(uint32_t entry, uint32_t lanes) {
-        for (int n = 0; n < 3; ++n) context.special[kTidX + n] = warp.tid[n][0];
+        context.back = &warp, context.more_blocks = 0;
         context.mask = lanes;
         context.exited = 0;
         context.budget = kBudget;
@@ -211,7 +210,7 @@ struct Running {
             std::fill_n(waiting(), flow.blocks.size(), 0u);
             std::rethrow_exception(std::exchange(block.fault, nullptr));
         }
-        if (left == Left::ended) context.mask = 0;
+        if (left == Left::ended) context.mask = 0, context.exited = warp.live;
         // Nobody waits elsewhere: most often, there is nothing to look through.
         if (left == Left::met && flow.blocks[flow.block_of[context.operation]].alone)
             write_only();
@@ -234,7 +233,9 @@ struct Running {
         warp.resumes = nullptr;
         begin();
         const Left left = enter(0, warp.started);
-        if (left == Left::ended) return end_all();
+        return left == Left::ended ? end_all() : begun(left);
+    }
+    Left begun(Left left) {
         block.start(warp);
         return after(left) ? left : Left::handed;
     }
@@ -277,6 +278,9 @@ bool release(BlockState& block) {
 
 bool run(Warp& warp) { return Running(warp).run(); }
 
+namespace {
+
+// From barrier to barrier; true: the block has ended.
 bool run_block(BlockState& block) {
     bool regular = true;
     for (Warp& warp : block.warps) {
@@ -297,6 +301,72 @@ bool run_block(BlockState& block) {
         }
     }
     return regular;
+}
+
+void make_untouched(BlockState& block) {
+    for (Warp& warp : block.warps) {
+        renew(warp);
+        Frame* frame = block.frames[warp.index].get();
+        warp.frame = frame, warp.registers = frame->registers;
+        warp.base[0] = frame->registers, warp.base[1] = frame->function->constant_base;
+        warp.live = warp.started;
+        warp.arrived = 0;
+        warp.partner = nullptr, warp.resumes = nullptr;
+        warp.touched = false;
+        warp.group_count = 0;
+    }
+    block.untouched = true;
+}
+
+// Runs warps from the block's first on until all have ended, or one is to be left.
+Left run_warps(BlockState& block, Context& context) {
+    for (Warp* warp = context.front;; warp = context.at) {
+        LaunchState& launch = *block.launch;
+        if (launch.must_end() || launch.must_rest()) launch.go_on();
+        // What was freed after this look is found at the next one: nobody waits for less until then.
+        const uint64_t now = age_of_allocations.load();
+        if (!block.untouched || block.context_age != now) {
+            make_untouched(block);
+            Running(*warp).forget_sites(now);
+        }
+        context.exited = 0;
+        context.budget = kBudget;
+        const auto left = static_cast<Left>(block.compiled->enter_warps(context, *warp));
+        if (left != Left::between) return left;
+        launch.go_on();
+    }
+}
+
+}  // namespace
+
+Ran run_blocks(BlockState& block, uint64_t count) {
+    if (block.compiled->image().meets) return {1, run_block(block)};
+#ifdef SIMGPU_CLEARED
+    count = 1;
+#endif
+    auto& context = *reinterpret_cast<Context*>(block.context.bytes.get());
+    const uint32_t x = block.ctaid[0];
+    count = std::min<uint64_t>({count, block.launch->launch->grid.x - x, INT32_MAX});
+    context.front = &block.warps.front(), context.back = &block.warps.back();
+    context.more_blocks = static_cast<int32_t>(count - 1);
+    const Left left = run_warps(block, context);
+    if (left == Left::ended) {
+        block.living = block.cluster->living = 0;
+        return {count, true};
+    }
+    // The warp at which the code was left is started, as if nobody had run those before it together.
+    block.untouched = false;
+    const uint32_t blocks = context.special[kCtaidX] - x;
+    block.cluster->start(block.linear + (x + blocks - block.ctaid[0]));
+    for (Warp& warp : block.warps) {
+        if (&warp < context.at)
+            Running(warp).end_all();
+        else if (&warp > context.at)
+            block.start(warp);
+        else
+            Running(warp).begun(left);
+    }
+    return {uint64_t{blocks} + 1, false};
 }
 
 void start(BlockState& block) {
@@ -322,14 +392,27 @@ void prepare(BlockState& block) {
     std::copy(std::begin(values), std::end(values), context.special + kNtidX);
     context.dynamic_base = block.launch->kernel->dynamic_base();
     block.context_age = 0;
+    block.untouched = false;
     Warp& warp = block.warps[0];
     warp.registers = block.frames[0]->registers;
     warp.base[0] = warp.registers, warp.base[1] = block.launch->kernel->constant_base;
     kernel->settle(context, warp);
 }
 
+namespace {
+
+// Whoever asks which block it is asks the block itself, which code that runs several has not told.
+void tell_block(BlockState& block) {
+    const auto& context = *reinterpret_cast<const Context*>(block.context.bytes.get());
+    block.linear += context.special[kCtaidX] - block.ctaid[0];
+    block.ctaid[0] = context.special[kCtaidX];
+}
+
+}  // namespace
+
 uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes) {
     try {
+        tell_block(*warp->block);
         warp->exec = lanes;
         warp->end = op + 1;
         warp->known_patterns = 0;
@@ -341,7 +424,7 @@ uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes) {
     }
 }
 
-uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, Site* site) {
+uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, uint32_t site) {
     const char* registers = warp->base[op->a & 1] + op->a;
     uint64_t address;
     const int lane = std::countr_zero(lanes);  // before the access, which may change its own address
@@ -352,8 +435,15 @@ uint32_t call_and_learn(Warp* warp, const Op* op, uint32_t lanes, Site* site) {
         address =
             wrapping_sum(reinterpret_cast<const uint64_t*>(registers)[lane], static_cast<uint64_t>(op->imm));
     if (!call_handler(warp, op, lanes)) return 0;
-    for (const CachedRange& range : warp->cache)
-        if (address >= range.lo && address < range.hi) *site = {range.lo, range.hi - range.lo};
+    const MachineCode& image = warp->block->compiled->image();
+    auto* sites = reinterpret_cast<Site*>(warp->block->context.bytes.get() + image.layout.sites);
+    for (const CachedRange& range : warp->cache) {
+        if (address < range.lo || address >= range.hi) continue;
+        for (int n = static_cast<int>(site); n >= 0; n = image.wanted[static_cast<size_t>(n)].also) {
+            const uint64_t bytes = range.hi - range.lo, span = image.wanted[static_cast<size_t>(n)].span;
+            sites[n] = {range.lo, bytes < span ? 0 : bytes - span + 1};
+        }
+    }
     return 1;
 }
 

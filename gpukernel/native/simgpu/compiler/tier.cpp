@@ -120,11 +120,14 @@ size_t MachineCode::table_bytes() const {
         bytes += sizeof b + b.next.capacity() * sizeof(uint32_t) +
                  (b.live.capacity() + b.kept.capacity()) * sizeof(uint64_t) + b.waited_for.size() * kNode;
     for (const Value& v : flow.values) bytes += sizeof v + v.vectors.capacity();
-    bytes += flow.settled.capacity() * sizeof(uint32_t);
+    bytes += flow.settled.capacity() * sizeof(uint32_t) + wanted.capacity() * sizeof(Wanted);
     return bytes + flow.block_of.capacity() * sizeof(uint32_t) + flow.by_slot.size() * kNode;
 }
 
 void CompiledKernel::settle(Context& context, Warp& warp) const { call(context, warp, image_->settle); }
+uint32_t CompiledKernel::enter_warps(Context& context, Warp& first) const {
+    return call(context, first, image_->warps);
+}
 
 namespace {
 

@@ -108,6 +108,7 @@ struct BlockState {
     std::vector<Warpgroup> warpgroups;  // none until one multiplies
     Storage context;                    // of compiled code
     uint64_t context_age = 0;           // of what it keeps of allocations
+    bool untouched = false;             // all warps are as compiled code begins them, and of that age
     std::exception_ptr fault;           // that a handler found when compiled code had called it
     uint32_t living = 0, turns = 0;
     bool prepared = false;

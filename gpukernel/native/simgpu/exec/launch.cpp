@@ -114,7 +114,7 @@ void run_clusters(LaunchState& state, bool resident) {
         auto next = [&](Cluster& cluster) {
             if (n == end) n = state.next_cluster.fetch_add(share), end = std::min(n + share, all);
             if (n >= all) return false;
-            cluster.start(n++);
+            cluster.start(n);
             return true;
         };
         if (!resident) {
@@ -122,11 +122,15 @@ void run_clusters(LaunchState& state, bool resident) {
             kept->prepare(state, code, watcher.get());
             bool by_blocks = code && kept->blocks.size() == 1;
             while (!state.stop.load(std::memory_order_relaxed) && next(*kept)) {
-                if (!by_blocks) kept->start_warps();
-                if (!by_blocks || !compiler::run_block(*kept->blocks[0]))
-                    while (!kept->run_slice()) {
-                    }
-                if (++done % kLook == 0) state.go_on();
+                compiler::Ran ran{1, false};
+                if (by_blocks)
+                    ran = compiler::run_blocks(*kept->blocks[0], end - n);
+                else
+                    kept->start_warps();
+                while (!ran.ended && !kept->run_slice()) {
+                }
+                n += ran.blocks;
+                if ((done += static_cast<unsigned>(ran.blocks)) >= kLook) done = 0, state.go_on();
                 if (!state.awaited || code || !(code = state.awaited->look())) continue;
                 kept->prepare(state, code, nullptr);
                 by_blocks = kept->blocks.size() == 1;
@@ -138,6 +142,7 @@ void run_clusters(LaunchState& state, bool resident) {
                 auto cluster = std::make_unique<Cluster>();
                 cluster->prepare(state, code, watcher.get());
                 if (!next(*cluster)) break;
+                ++n;
                 cluster->start_warps();
                 clusters.push_back(std::move(cluster));
             }

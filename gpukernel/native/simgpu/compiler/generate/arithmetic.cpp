@@ -16,6 +16,7 @@ void Generator::operation() {
         ++image_.native;
     } else if (key == "nothing") {
     } else if (key == "touch") {
+        touches_ = true;
         a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
     } else if (key.starts_with("special.") && s_->writes[0].bytes >= 4 &&
                (op_->imm <= kTidZ || is_launch_constant(op_->imm) || line_result() || op_->imm == kWarpId ||
@@ -68,8 +69,12 @@ void Generator::special() {
         return;
     }
     if (line_result() || op_->imm > kTidZ) {
-        if (op_->imm <= kNctaidZ)
+        if (op_->imm > kTidZ && op_->imm <= kNctaidZ)
             a_.load(rax, field(offsetof(Context, special) + 4 * static_cast<size_t>(op_->imm)), false);
+        else if (op_->imm <= kTidZ)
+            a_.load(rax,
+                    warp_field(offsetof(Warp, tid) + sizeof(Warp::tid[0]) * static_cast<size_t>(op_->imm), 4),
+                    false);
         else if (op_->imm == kDynamicBase)
             a_.load(rax, field(offsetof(Context, dynamic_base)), false);
         else if (op_->imm == kWarpId)

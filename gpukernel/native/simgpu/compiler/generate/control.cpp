@@ -8,9 +8,9 @@
 namespace gpukernel::simgpu::compiler {
 namespace {
 
-constexpr int32_t kBudget = 1 << 18;  // operations of a warp between two looks at what else happens
-constexpr int32_t kSpins = 1 << 8;    // and turns of a loop with atomics, which may wait for another warp
-constexpr int32_t kCallCosts = 8;     // a handler, in operations
+constexpr int32_t kSpins = 1 << 8;      // turns of a loop with atomics, which may wait for another warp
+constexpr int32_t kCallCosts = 8;       // a handler, in operations
+constexpr int32_t kOfOthers = 1 << 14;  // what is used up of the budget when a warp begins
 
 }  // namespace
 
@@ -18,38 +18,28 @@ Generator::Generator(MachineCode& image)
     : image_(image),
       flow_(image.flow),
       function_(*image.flow.function),
+      arrivals_(flow_.blocks.size()),
       bodies_(flow_.blocks.size()),
       checks_(flow_.blocks.size() + 1),
       entries_(flow_.blocks.size()),
-      settled_(function_.code.size()) {
+      settled_(function_.code.size()),
+      together_of_(function_.code.size(), -1) {
     for (uint32_t n : flow_.settled) settled_[n] = true;
+    find_together();
 }
 
 void Generator::run() {
     for (block_ = 0; block_ < flow_.blocks.size() && !full(); ++block_) {
         const CodeBlock& b = block();
-        const std::vector<Set> alive = flow_.alive(b);
+        a_.bind(arrivals_[block_]);
         if (b.waitable) {  // who arrives takes along who waits
             a_.alu(Assembler::bit_or, r12, waiting(block_), false);
             a_.store(waiting(block_), 0, false);
         }
         a_.bind(bodies_[block_]);
-        masks_ = Masks::unknown;
-        holds_ = kNoGuard;
-        for (at_ = b.begin; at_ < b.end && !full(); ++at_) {
-            if (settled_[at_]) continue;
-            op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
-            before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
-            if (op_->control == Control::none)
-                operation();
-            else
-                control();
-        }
-        if (function_.code[b.end - 1].control == Control::none) fall_through();
+        operations(b.begin, flow_.alive(b));
     }
-    a_.bind(checks_.back());
-    a_.immediate(rax, static_cast<uint64_t>(Left::ended));
-    a_.jump(leave_);
+    write_warps();
     for (size_t n = 0; n < cold_.size() && !full(); ++n) {
         const std::function<void()> write = std::move(cold_[n]);  // which may add more
         write();
@@ -59,6 +49,62 @@ void Generator::run() {
     write_settled();
     write_thunk();
     image_.code = a_.code();
+}
+
+// Those of a block from one on.
+void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
+    const CodeBlock& b = block();
+    masks_ = Masks::unknown;
+    holds_ = kNoGuard;
+    for (at_ = from; at_ < b.end && !full(); ++at_) {
+        if (settled_[at_]) continue;
+        op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
+        before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
+        if (const auto from = apart_from_.find(at_); apart_ && from != apart_from_.end()) {
+            a_.bind(from->second);
+            masks_ = Masks::unknown;
+            holds_ = kNoGuard;
+        }
+        if (op_->control == Control::none)
+            operation();
+        else
+            control();
+    }
+    if (function_.code[b.end - 1].control == Control::none) fall_through();
+}
+
+// Behind a warp that has ended: one warp after the other, and one block after the other along x.
+void Generator::write_warps() {
+    Label next, of_another_block, all, between;
+    a_.bind(checks_.back());
+    a_.alu(Assembler::compare, r14, field(offsetof(Context, back), 8), true);
+    a_.jump(equal, of_another_block);
+    a_.alu(Assembler::add, r14, static_cast<int32_t>(sizeof(Warp)), true);
+    a_.bind(next);
+    image_.warps = a_.size();
+    int32_t cost = 0;
+    for (uint32_t n = 0; n < function_.code.size(); ++n) cost += settled_[n] ? 0 : cost_of(n);
+    a_.alu(Assembler::compare, rbp, kBudget - kOfOthers, false);
+    a_.jump(less, between);
+    a_.alu(Assembler::subtract, rbp, cost, false);
+    a_.load(r12, warp_field(offsetof(Warp, started), 4), false);
+    a_.load(rbx, warp_field(offsetof(Warp, registers)), true);
+    if (keeps_exited_) a_.store(field(offsetof(Context, exited)), 0, false);
+    if (touches_) a_.store(warp_field(offsetof(Warp, touched), 1), 0, false);
+    reload(flow_.blocks[0].live);
+    a_.jump(bodies_[0]);
+    a_.bind(of_another_block);
+    a_.alu(Assembler::subtract, field(offsetof(Context, more_blocks)), 1);
+    a_.jump(below, all);
+    a_.alu(Assembler::add, field(offsetof(Context, special) + sizeof(uint32_t) * kCtaidX), 1);
+    a_.load(r14, field(offsetof(Context, front), 8), true);
+    a_.jump(next);
+    a_.bind(all);
+    a_.immediate(rax, static_cast<uint64_t>(Left::ended));
+    a_.jump(leave_);
+    a_.bind(between);
+    a_.immediate(rax, static_cast<uint64_t>(Left::between));
+    a_.jump(leave_);
 }
 
 uint32_t Generator::next_check(uint32_t b) const {
@@ -132,6 +178,8 @@ void Generator::branch() {
 }
 
 void Generator::leave_lanes() {
+    if (op_->guard == kNoGuard && block().alone) return a_.jump(checks_.back());  // they are the last ones
+    keeps_exited_ = true;
     running_lanes(rax);
     a_.alu(Assembler::bit_or, field(offsetof(Context, exited)), rax);
     if (op_->guard != kNoGuard) {
@@ -225,13 +273,17 @@ void Generator::reload(const Set& alive) {
                           slot(flow_.values[v].slot, static_cast<int>(unit)));
 }
 
+int32_t Generator::cost_of(uint32_t n) const {
+    const std::string& key = flow_.signatures[n].key;
+    return key.empty() || vector_op(key) ? 1 : kCallCosts;
+}
 int32_t Generator::cost_of_loop(uint32_t from, uint32_t to) const {
     int32_t cost = 0;
     bool spins = false;
     for (uint32_t n = flow_.blocks[from].begin; n < flow_.blocks[to].end; ++n) {
         const std::string& key = flow_.signatures[n].key;
         spins |= key == "touch" || key.starts_with("atom.") || key.starts_with("mbarrier.");
-        cost += key.empty() || vector_op(key) ? 1 : kCallCosts;
+        cost += cost_of(n);
     }
     return spins ? kBudget / kSpins : std::min(cost, kBudget);
 }
@@ -302,6 +354,7 @@ void Generator::write_thunk() {
     a_.immediate(rax, static_cast<uint64_t>(Left::faulted));
     a_.bind(leave_);
     for (uint8_t each : {0xc5, 0xf8, 0x77}) a_.byte(each);  // vzeroupper: what follows is of an older kind
+    a_.store(field(offsetof(Context, at), 8), r14, true);
     a_.store(field(offsetof(Context, mask)), r12, false);
     a_.store(field(offsetof(Context, budget)), rbp, false);
     a_.alu(Assembler::add, rsp, 8, true);
@@ -329,7 +382,7 @@ void generate(MachineCode& image) {
     layout.waiting = lay(4 * static_cast<uint32_t>(flow.blocks.size() + 1));
     layout.lines = static_cast<uint32_t>(lines) + 1;
     layout.scalars = lay(8 * static_cast<uint32_t>(lines) + 8);
-    layout.sites = lay(sizeof(Site) * sites);
+    layout.sites = lay(sizeof(Site) * 3 * sites);  // together, apart, and each as it is
     layout.literals = layout.bytes;
     Generator(image).run();
     lay(8 * static_cast<uint32_t>(image.literals.size()));

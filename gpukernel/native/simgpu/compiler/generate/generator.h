@@ -7,7 +7,9 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <utility>
 
 #include "simgpu/compiler/machine_code.h"
 #include "simgpu/compiler/vector_ops.h"
@@ -26,11 +28,12 @@ class Generator {
     const Flow& flow_;
     const Function& function_;
     Assembler a_;
-    std::vector<Label> bodies_, checks_, entries_;
+    std::vector<Label> arrivals_, bodies_, checks_, entries_;
     Label leave_, faulted_;
     std::vector<std::function<void()>> cold_;  // code that seldom runs, behind the rest
-    uint32_t sites_ = 0;
-    std::vector<bool> settled_;  // operations that a launch does once
+    std::vector<bool> settled_;                // operations that a launch does once
+    bool keeps_exited_ = false;                // lanes may end before others
+    bool touches_ = false;                     // it may say that it waits for others
 
     // Of the operation at hand.
     uint32_t block_ = 0, at_ = 0;
@@ -39,6 +42,19 @@ class Generator {
     Set before_, behind_;  // what is alive
     // The line that rax holds before the operation, and behind it: none but where it is known.
     uint32_t held_ = kNoGuard, holds_ = kNoGuard;
+    // Accesses of one block through one address, which are checked at once by the first of them.
+    struct Together {
+        uint32_t first = 0;        // operation
+        int64_t from = 0, to = 0;  // bytes, from the address on
+        uint32_t align = 1;
+        int site = -1;
+        uint32_t count = 0;
+    };
+    std::vector<int> together_of_;  // of each operation; -1: none
+    std::vector<Together> together_;
+    std::map<uint32_t, Label> apart_from_;  // of those that check
+    bool apart_ = false;                    // code for when they do not all lie where they may
+    int apart_of_ = -1;                     // the last block that has such code
     enum class Masks { unknown, running, guarded } masks_ = Masks::unknown;
 
     bool full() const { return a_.size() > kMostOfOne; }  // the kernel is refused: the rest is in vain
@@ -76,6 +92,7 @@ class Generator {
     void running_lanes(Gpr to);  // with the guard
 
     // control.cpp
+    void operations(uint32_t from, const std::vector<Set>& alive);
     void control();
     void branch();
     void leave_lanes();
@@ -86,9 +103,11 @@ class Generator {
     Label& hand_over_label();
     void out_of_budget(uint32_t block);
     void write_checks();
+    void write_warps();
     void write_entries();
     void write_thunk();
     void write_settled();
+    int32_t cost_of(uint32_t operation) const;
     int32_t cost_of_loop(uint32_t from, uint32_t to) const;
     Memory waiting(uint32_t block) const { return field(image_.layout.waiting + 4 * block); }
     uint32_t next_check(uint32_t block) const;
@@ -112,20 +131,34 @@ class Generator {
     bool sums_alike(const MemoryOp& m) const;
     struct Slow {  // the way by the handler
         Label begin, back;
-        int site = -1;  // of global memory
+        int site = -1;       // of global memory
+        bool never = false;  // another access has checked for it
     };
     void call(const Slow* slow = nullptr);
-    std::shared_ptr<Slow> slow_for(bool at_a_site);
+    int new_site(int64_t span);
+    std::shared_ptr<Slow> slow_for(bool at_a_site, int64_t span);
+    Label& aside(std::function<void()> write, std::shared_ptr<Slow> slow);
     void slow_path(std::shared_ptr<Slow> slow);
-    Memory site(const Slow& slow) const {
-        return field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(slow.site), 8);
+    Memory site_field(int site, size_t offset) const {
+        return field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site) + offset, 8);
     }
+    void in_site(int site, Label& elsewhere);
+    void in_room(bool narrow, Memory room, int64_t span, Label& elsewhere);
     enum class Reach : uint8_t { site, shared, shared_window, param, local };  // where addresses may lie
     void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, Slow& slow);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
-    void line_address(const MemoryOp& m, int64_t span, Slow& slow);
+    int32_t line_address(const MemoryOp& m, int64_t span, Slow& slow);
+    const Together* together() const;
+
+    // together.cpp
+    void find_together();
+    bool goes_by_line(const Op& op, const Signature& s, const MemoryOp& m) const;
+    static bool loads_part(const MemoryOp& m, int64_t by);
+    static int64_t span_of(const MemoryOp& m, int64_t by);
+    bool checked_as_line(const Op& op, const Signature& s, const MemoryOp& m) const;
+    Label& each_apart();
     Access element(const MemoryOp& m, uint32_t n) const;
     static bool lies_apart(const MemoryOp& m);
     bool plain_access(const MemoryOp& m);
@@ -164,7 +197,8 @@ class Generator {
     bool lane_access(const MemoryOp& m);
     void copy_chunk(const MemoryOp& m, bool to_lanes);
     bool atomic();
-    void update_lane(const AtomicOp& m, bool locks);
+    void update_all_lanes(const AtomicOp& m);
+    void update_lane(const AtomicOp& m, bool wanted, bool locks);
 
     // exchange.cpp: between lanes
     bool exchange_natively();

@@ -217,7 +217,7 @@ void Generator::quotient(bool remainder, bool is_signed) {
 // Of numbers of 64 bits that have 32, as most have; the handler does the others, and the divisor 0.
 void Generator::wide_quotient(bool remainder) {
     const auto& in = s_->reads;
-    const auto slow = slow_for(false);
+    const auto slow = slow_for(false, 0);
     need_masks();
     const int count = line_result() ? 1 : units(8);
     for (int unit = 0; unit < count; ++unit) {

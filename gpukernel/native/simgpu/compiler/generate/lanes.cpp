@@ -6,6 +6,12 @@
 #include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
+namespace {
+
+constexpr Assembler::Alu kPlainUpdates[] = {Assembler::add, Assembler::bit_and, Assembler::bit_or,
+                                            Assembler::bit_xor};
+
+}  // namespace
 
 // Where the n-th operand of the lane in rdx lies.
 Memory Generator::lane_place(int n, uint32_t bytes) const {
@@ -78,7 +84,7 @@ bool Generator::lane_access(const MemoryOp& m) {
     const bool narrow = address.bytes == 4;
     const auto whole = static_cast<int32_t>(m.whole());
     if (op_->imm % whole || (narrow && m.where == MemoryOp::global)) return false;
-    const auto slow = slow_for(m.where == MemoryOp::global);
+    const auto slow = slow_for(m.where == MemoryOp::global, m.whole());
     constexpr Reach reaches[] = {Reach::site, Reach::shared, Reach::param, Reach::local};
     constexpr size_t bases[] = {0, offsetof(Warp, shared), offsetof(Warp, params), offsetof(Warp, local)};
     check_lanes(address, m.whole(), op_->imm, reaches[m.where], *slow);
@@ -124,9 +130,10 @@ bool Generator::atomic() {
     AtomicOp m;
     if (!atomic_op(s_->key, m) || op_->imm) return false;
     const bool shared = address_in_shared_window();
-    const auto slow = slow_for(!shared);
+    const auto slow = slow_for(!shared, m.bytes);
     check_lanes(s_->reads[0], m.bytes, 0, shared ? Reach::shared_window : Reach::site, *slow);
     a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
+    touches_ = true;
     for (size_t n = 0; n < s_->reads.size(); ++n) spill(s_->reads[n], static_cast<int>(n));
     // A block's shared memory is its own thread's, so that nobody can come between.
     if (shared) {
@@ -134,21 +141,53 @@ bool Generator::atomic() {
         a_.immediate(rax, kSharedWindow);
         a_.alu(Assembler::subtract, r9, rax, true);
     }
+    // Nobody may want what was there before.
+    const bool wanted = !s_->writes.empty() && contains(behind_, flow_.value(s_->writes[0].operand));
+    const bool plain = !m.is_float && m.kind <= AtomicOp::bit_xor;
+    Label some, done;
+    if (shared && plain && !wanted && op_->guard == kNoGuard) {
+        a_.alu(Assembler::compare, r12, -1, false);
+        a_.jump(not_equal, some);
+        update_all_lanes(m);
+        a_.jump(done);
+        a_.bind(some);
+    }
     each_lane([&] {
         a_.load(rsi, lane_place(0, 8), true);
         if (shared) a_.alu(Assembler::add, rsi, r9, true);
-        update_lane(m, !shared);
-        if (!s_->writes.empty()) a_.store(lane_place(3, m.bytes), rax, m.bytes == 8);
+        update_lane(m, wanted, !shared);
+        if (wanted) a_.store(lane_place(3, m.bytes), rax, m.bytes == 8);
     });
-    if (!s_->writes.empty()) unspill(s_->writes[0], 3);
+    a_.bind(done);
+    if (wanted) unspill(s_->writes[0], 3);
     slow_path(slow);
     return true;
 }
 
+// The same for all lanes of a warp, one after the other without a loop, from r9 on.
+void Generator::update_all_lanes(const AtomicOp& m) {
+    const bool wide = m.bytes == 8;
+    const Access with = s_->reads[1];
+    const bool one = is_line(with.operand) && step(with.operand) == 0;
+    if (one) a_.load(rdi, scalar(with.operand, 8), wide);
+    a_.move(rcx, r9, true);
+    const auto place = [this](int n, uint32_t bytes, uint32_t lane) {
+        Memory at = lane_place(n, bytes);
+        at.scaled = -1;
+        at.displacement += static_cast<int32_t>(bytes * lane);
+        return at;
+    };
+    for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        a_.load(rsi, place(0, 8, lane), true);
+        if (!one) a_.load(rdi, place(1, m.bytes, lane), wide);
+        a_.alu(kPlainUpdates[m.kind], Memory{rsi, 0, -1, 64, false, rcx}, rdi, wide);
+    }
+}
+
 // What lies at rsi is updated with the lane's operands; what was there before comes into rax, where it is
 // wanted.  `locks`: other threads may do so, too.
-void Generator::update_lane(const AtomicOp& m, bool locks) {
-    const bool wide = m.bytes == 8, wanted = !s_->writes.empty();
+void Generator::update_lane(const AtomicOp& m, bool wanted, bool locks) {
+    const bool wide = m.bytes == 8;
     const Memory at{rsi}, with = lane_place(1, m.bytes);
     if (m.kind == AtomicOp::compare) {
         a_.load(rax, with, wide);
@@ -165,11 +204,9 @@ void Generator::update_lane(const AtomicOp& m, bool locks) {
         a_.exchange(Assembler::exchange_add, at, rdi, wide, locks);
         return a_.move(rax, rdi, wide);
     }
-    constexpr Assembler::Alu alus[] = {Assembler::add, Assembler::bit_and, Assembler::bit_or,
-                                       Assembler::bit_xor};
     if (plain && !wanted) {
         if (locks) a_.lock();
-        return a_.alu(alus[m.kind], at, rdi, wide);
+        return a_.alu(kPlainUpdates[m.kind], at, rdi, wide);
     }
     // Its operands are read again for each attempt.
     a_.load(rax, at, wide);
@@ -188,7 +225,7 @@ void Generator::update_lane(const AtomicOp& m, bool locks) {
             for (uint8_t each : {0xc5, 0xf9, 0x7e, 0xc0 | 7}) a_.byte(static_cast<uint8_t>(each));
     } else if (plain) {
         a_.load(rdi, with, wide);
-        a_.alu(alus[m.kind], rdi, rax, wide);
+        a_.alu(kPlainUpdates[m.kind], rdi, rax, wide);
     } else if (m.kind == AtomicOp::least || m.kind == AtomicOp::most) {
         a_.load(rdi, with, wide);
         a_.alu(Assembler::compare, rax, rdi, wide);

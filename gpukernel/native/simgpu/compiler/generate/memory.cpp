@@ -24,12 +24,12 @@ void Generator::call(const Slow* slow) {
     flush(vectors);
     for (const Access& a : s_->reads)
         if (!(a.operand & 1) && is_line(a.operand)) line_to_slot(a.operand);
+    touches_ = true;  // handlers of atomics say so
     a_.move(rdi, r14);
     a_.immediate(rsi, reinterpret_cast<uint64_t>(op_));
     running_lanes(rdx);
     if (slow && slow->site >= 0) {
-        a_.move(rcx, r15);
-        a_.alu(Assembler::add, rcx, site(*slow).displacement, true);
+        a_.immediate(rcx, static_cast<uint64_t>(slow->site));
         a_.immediate(rax, reinterpret_cast<uint64_t>(&call_and_learn));
     } else {
         a_.immediate(rax, reinterpret_cast<uint64_t>(&call_handler));
@@ -55,17 +55,44 @@ void Generator::call(const Slow* slow) {
     a_.bind(skip);
 }
 
-// `at_a_site`: of an access of global memory, which looks at the allocation that it found last.
-std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site) {
+int Generator::new_site(int64_t span) {
+    image_.wanted.push_back({static_cast<uint32_t>(span)});
+    return static_cast<int>(image_.wanted.size() - 1);
+}
+
+// `at_a_site`: of an access of global memory, which looks at the allocation that it found last, where it
+// wants `span` bytes.
+std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site, int64_t span) {
     auto slow = std::make_shared<Slow>();
-    if (at_a_site) slow->site = static_cast<int>(sites_++);
+    if (!at_a_site) return slow;
+    slow->site = new_site(span);
+    const int all = together_of_[at_];
+    if (apart_ && all >= 0 && together_[static_cast<size_t>(all)].first == at_)
+        image_.wanted.back().also = together_[static_cast<size_t>(all)].site;
     return slow;
+}
+
+// Code for what seldom is, behind the rest.  It goes back to where the handler does.
+Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow) {
+    auto label = std::make_shared<Label>();
+    // The state of the generator, as it is now, is wanted again when the cold code is written.
+    cold_.push_back([this, label, slow, write = std::move(write), block = block_, at = at_, before = before_,
+                     behind = behind_] {
+        block_ = block, at_ = at, before_ = before, behind_ = behind;
+        op_ = &function_.code[at], s_ = &flow_.signatures[at];
+        masks_ = Masks::unknown;
+        a_.bind(*label);
+        write();
+        need_masks();  // as the code that it goes back to may have them
+        a_.jump(slow->back);
+    });
+    return *label;
 }
 
 // The handler may do the operation instead of the code before this place.
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
-    // The state of the generator, as it is now, is wanted again when the cold code is written.
+    if (slow->never) return;
     cold_.push_back([this, slow, block = block_, at = at_, before = before_, behind = behind_] {
         block_ = block, at_ = at, before_ = before, behind_ = behind;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
@@ -124,15 +151,8 @@ bool Generator::plain_access(const MemoryOp& m) {
     const Access address = s_->reads[0];
     const bool line = is_line(address.operand);
     const int64_t by = line ? step(address.operand) : 0;
-    if (line && by == 0) {
-        if (m.reg == 2) return false;
-        if (!m.loads && !is_line(s_->reads[1].operand)) return false;  // the last lane's stays
-        if (!m.loads && step(s_->reads[1].operand)) return false;
-        if (!m.loads && op_->guard != kNoGuard) return false;
-        return line_access(m), true;
-    }
-    if (line_result() || m.where == MemoryOp::param) return false;
-    if (line && by == m.memory) return line_access(m), true;
+    if (goes_by_line(*op_, *s_, m)) return line_access(m), true;
+    if ((line && by == 0) || line_result() || m.where == MemoryOp::param) return false;
     if (m.memory != m.reg || m.reg == 2 || op_->imm % m.memory) return false;
     if (address.bytes == 4 && !sums_alike(m)) return false;
     return scattered_access(m), true;
@@ -156,45 +176,78 @@ Encoding store_of(const MemoryOp& m) {
 
 }  // namespace
 
-// The first lane's address, of which `span` bytes are wanted: in rax, as a pointer of the host's.
-void Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
+// The address in rdx is one from which on all that a site wants lies in its allocation.
+void Generator::in_site(int site, Label& elsewhere) {
+    a_.alu(Assembler::subtract, rdx, site_field(site, offsetof(Site, begin)), true);
+    a_.alu(Assembler::compare, rdx, site_field(site, offsetof(Site, places)), true);
+    a_.jump(above_equal, elsewhere);
+}
+// From the address in rax on, `span` bytes are in a room of so many.
+void Generator::in_room(bool narrow, Memory room, int64_t span, Label& elsewhere) {
+    if (narrow) {  // of 32 bits: no sum is beyond 64
+        a_.place(rdx, Memory{rax, static_cast<int32_t>(span)});
+        a_.alu(Assembler::compare, rdx, room, true);
+    } else {
+        a_.load(rdx, room, true);
+        a_.alu(Assembler::subtract, rdx, static_cast<int32_t>(span), true);
+        a_.jump(below, elsewhere);
+        a_.alu(Assembler::compare, rax, rdx, true);
+    }
+    a_.jump(above, elsewhere);
+}
+
+// The first lane's address, of which `span` bytes are wanted: as a pointer of the host's, what is returned
+// from rax on.
+int32_t Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
     const Access address = s_->reads[0];
     const bool narrow = address.bytes == 4;
     if (address.operand != held_) a_.load(rax, scalar(address.operand, 8), !narrow);
+    if (const Together* all = together()) {
+        slow.never = true;
+        const bool global = m.where == MemoryOp::global;
+        if (all->first == at_) {
+            Label& apart = each_apart();
+            if (all->align > 1) {
+                a_.test(rax, static_cast<int32_t>(all->align - 1));
+                a_.jump(not_equal, apart);
+            }
+            if (global) {
+                a_.place(rdx, Memory{rax, static_cast<int32_t>(all->from)});
+                in_site(all->site, apart);
+            } else {
+                in_room(narrow, warp_field(offsetof(Warp, shared_bytes)), all->to, apart);
+            }
+        }
+        if (!global) a_.alu(Assembler::add, rax, warp_field(offsetof(Warp, shared)), true);
+        return static_cast<int32_t>(op_->imm);
+    }
     if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
     if (m.whole() > 1) {
         a_.test(rax, static_cast<int32_t>(m.whole() - 1));
         a_.jump(not_equal, slow.begin);
     }
     if (m.where == MemoryOp::global) {
-        const Memory at = site(slow);
-        Memory bytes = at;
-        bytes.displacement += static_cast<int32_t>(offsetof(Site, bytes));
-        a_.load(rcx, bytes, true);
-        a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(span), true);
-        a_.jump(below, slow.begin);
         a_.move(rdx, rax);
-        a_.alu(Assembler::subtract, rdx, at, true);
-        a_.alu(Assembler::compare, rdx, rcx, true);
-        return a_.jump(above, slow.begin);
+        in_site(slow.site, slow.begin);
+        return 0;
     }
     const bool shared = m.where == MemoryOp::shared;
-    a_.load(rcx, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)), true);
-    a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(span), true);
-    a_.jump(below, slow.begin);
-    a_.alu(Assembler::compare, rax, rcx, true);
-    a_.jump(above, slow.begin);
+    in_room(narrow, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)), span,
+            slow.begin);
     a_.alu(Assembler::add, rax, warp_field(shared ? offsetof(Warp, shared) : offsetof(Warp, params)), true);
+    return 0;
 }
 
 void Generator::line_access(const MemoryOp& m) {
     const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
-    const auto slow = slow_for(m.where == MemoryOp::global);
-    const bool one = step(address.operand) == 0;
-    if (m.loads ? !one && merges(data.operand) : !one) need_masks();
-    line_address(m, one ? m.memory : int64_t{kLanes} * m.memory, *slow);
+    const bool guarded = op_->guard != kNoGuard;
+    const int64_t by = step(address.operand), span = span_of(m, by);
+    const bool one = by == 0;
+    const auto slow = slow_for(m.where == MemoryOp::global, span);
+    if (!one && (m.loads ? merges(data.operand) : guarded)) need_masks();
+    const int32_t at = line_address(m, span, *slow);
     if (one && m.loads) {
-        a_.load_sized(rax, Memory{rax}, m.memory, m.is_signed, m.reg == 8);
+        a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
         if (is_line(data.operand)) {
             a_.store(scalar(data.operand, 8), rax, m.reg == 8);
         } else {
@@ -203,26 +256,33 @@ void Generator::line_access(const MemoryOp& m) {
         }
     } else if (one) {
         a_.load(rcx, scalar(data.operand, 8), m.reg == 8);
-        a_.store_narrow(Memory{rax}, rcx, m.memory);
+        a_.store_narrow(Memory{rax, at}, rcx, m.memory);
     } else if (m.loads) {
+        MemoryOp row = m;
+        row.memory = static_cast<uint8_t>(by);
         for (int unit = 0; unit < units(data.bytes); ++unit) {
-            const int to = target(data, unit), bytes = 64 * m.memory / m.reg;
-            a_.vector(load_of(m), to, 0, Memory{rax, bytes * unit, -1, static_cast<uint8_t>(bytes)});
+            const int to = target(data, unit), bytes = 64 * row.memory / m.reg;
+            a_.vector(load_of(row), to, 0, Memory{rax, at + bytes * unit, -1, static_cast<uint8_t>(bytes)});
+            if (by != m.memory) {
+                const Encoding part{k66, 1, static_cast<uint8_t>(m.reg == 8), kAnd.opcode};
+                a_.vector(part, to, to, every((1ull << 8 * m.memory) - 1, m.reg));
+            }
             finish(data, unit, to);
         }
     } else {
-        Label some, done;
-        a_.alu(Assembler::compare, r12, -1, false);
-        const bool guarded = op_->guard != kNoGuard;
-        if (!guarded) a_.jump(not_equal, some);
-        for (int pass = guarded; pass < 2; ++pass) {  // all lanes, or some
+        const auto store = [this, m, data, at](bool masked) {
             for (int unit = 0, bytes = 64 * m.memory / m.reg; unit < units(data.bytes); ++unit)
                 a_.vector(store_of(m), in_register(data, unit, 1), 0,
-                          Memory{rax, bytes * unit, -1, static_cast<uint8_t>(bytes)},
-                          pass ? mask_of(data, unit) : 0);
-            if (!pass) a_.jump(done), a_.bind(some);
+                          Memory{rax, at + bytes * unit, -1, static_cast<uint8_t>(bytes)},
+                          masked ? mask_of(data, unit) : 0);
+        };
+        if (!guarded) {
+            // Most often all lanes run, and need no masks.
+            Label& some = aside([store] { store(true); }, slow);
+            a_.alu(Assembler::compare, r12, -1, false);
+            a_.jump(not_equal, some);
         }
-        a_.bind(done);
+        store(guarded);
     }
     slow_path(slow);
 }
@@ -261,11 +321,8 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
     need_masks();
     const bool narrow = address.bytes == 4;
     if (reach == Reach::site) {
-        const Memory at = site(slow);
-        Memory size = at;
-        size.displacement += static_cast<int32_t>(offsetof(Site, bytes));
-        a_.load(rax, at, true);
-        a_.load(rcx, size, true);
+        a_.load(rax, site_field(slow.site, offsetof(Site, begin)), true);
+        a_.load(rcx, site_field(slow.site, offsetof(Site, places)), true);
         if (imm) a_.alu(Assembler::subtract, rax, static_cast<int32_t>(imm), true);
     } else {
         const int64_t from = reach == Reach::shared_window ? static_cast<int64_t>(kSharedWindow) : 0;
@@ -275,9 +332,9 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
                            : reach == Reach::param ? offsetof(Warp, param_bytes)
                                                    : offsetof(Warp, shared_bytes)),
                 true);
+        a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(bytes) - 1, true);
+        a_.jump(below_equal, slow.begin);
     }
-    a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(bytes), true);
-    a_.jump(below, slow.begin);
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 4, 0, static_cast<int>(rax));
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 5, 0, static_cast<int>(rcx));
     const Encoding subtract = narrow ? kSubtract : kSubtractWide;
@@ -287,7 +344,7 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
         const int out = unit ? 6 : 5;
         a_.vector(subtract, 0, from, 4);
         a_.vector(narrow ? kCompareUnsigned : kCompareUnsignedWide, out, 0, 5, k);
-        a_.byte(6);
+        a_.byte(5);
         if (unit) a_.mask(Assembler::mask_or, 5, 5, 6);
         if (bytes == 1) continue;
         // The address with its offset is a multiple of the size where the offset is.
@@ -301,7 +358,7 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
 
 void Generator::scattered_access(const MemoryOp& m) {
     const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
-    const auto slow = slow_for(m.where == MemoryOp::global);
+    const auto slow = slow_for(m.where == MemoryOp::global, m.memory);
     const bool narrow = address.bytes == 4;
     const auto imm = static_cast<int32_t>(op_->imm);
     check_lanes(address, m.memory, imm, slow->site < 0 ? Reach::shared : Reach::site, *slow);

@@ -12,11 +12,12 @@ bool Generator::lies_apart(const MemoryOp& m) {
 }
 
 bool Generator::vector_access(const MemoryOp& m) {
-    const Access address = s_->reads[0];
-    if (m.where == MemoryOp::local || !is_line(address.operand)) return false;
-    if (step(address.operand) == 0 && m.loads && m.reg > 2) return vector_for_all(m), true;
-    if (m.where == MemoryOp::param || !lies_apart(m) || step(address.operand) != m.whole()) return false;
-    return vector_row(m), true;
+    if (!goes_by_line(*op_, *s_, m)) return false;
+    if (step(s_->reads[0].operand) == 0)
+        vector_for_all(m);
+    else
+        vector_row(m);
+    return true;
 }
 
 // The numbers of places that a permutation takes its elements from.
@@ -30,12 +31,12 @@ Memory Generator::places(std::vector<uint64_t> numbers, uint32_t bytes) {
 // One address for all lanes.
 void Generator::vector_for_all(const MemoryOp& m) {
     need_masks();
-    const auto slow = slow_for(m.where == MemoryOp::global);
-    line_address(m, m.whole(), *slow);
+    const auto slow = slow_for(m.where == MemoryOp::global, m.whole());
+    const int32_t at = line_address(m, m.whole(), *slow);
     for (uint32_t n = 0; n < m.count; ++n) {
         const Access to = element(m, n);
         if (!to.bytes) continue;
-        a_.load_sized(rcx, Memory{rax, static_cast<int32_t>(n * m.memory)}, m.memory, m.is_signed,
+        a_.load_sized(rcx, Memory{rax, at + static_cast<int32_t>(n * m.memory)}, m.memory, m.is_signed,
                       m.reg == 8);
         a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rcx));
         for (int unit = 0; unit < units(to.bytes); ++unit) finish(to, unit, 5);
@@ -46,21 +47,21 @@ void Generator::vector_for_all(const MemoryOp& m) {
 // Lane beside lane.
 void Generator::vector_row(const MemoryOp& m) {
     need_masks();
-    const auto slow = slow_for(m.where == MemoryOp::global);
-    line_address(m, int64_t{kLanes} * m.whole(), *slow);
+    const auto slow = slow_for(m.where == MemoryOp::global, int64_t{kLanes} * m.whole());
+    const int32_t at = line_address(m, int64_t{kLanes} * m.whole(), *slow);
     if (m.loads) {
-        take_apart(m, Memory{rax, 0, -1, 64});
+        take_apart(m, Memory{rax, at, -1, 64});
     } else {
         Label some, done;
         if (op_->guard == kNoGuard) {
             a_.alu(Assembler::compare, r12, -1, false);
             a_.jump(not_equal, some);
-            put_together(m, Memory{rax, 0, -1, 64});
+            put_together(m, Memory{rax, at, -1, 64});
             a_.jump(done);
             a_.bind(some);
         }
         put_together(m, field(offsetof(Context, lanes) + sizeof(Context::lanes[0]), 64));
-        a_.move(r9, rax, true);
+        a_.place(r9, Memory{rax, at});
         each_lane([&] {
             a_.move(rsi, rdx, true);
             a_.shift_left(rsi, m.whole() == 8 ? 3 : 4, true);
