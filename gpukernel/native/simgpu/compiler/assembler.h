@@ -63,6 +63,10 @@ class Assembler {
     void store(Memory to, int32_t value, bool wide);
     void load_sized(Gpr to, Memory from, int bytes, bool is_signed, bool wide);
     void immediate(Gpr to, uint64_t value);
+    void prefetch(Memory m, bool stores) {  // a line of 64 bytes, wherever that is
+        byte(0x0f), byte(stores ? 0x0d : 0x18);
+        operand(1, m, 1);
+    }
     void place(Gpr to, Memory m) { rm(true, 0x8d, to, m); }  // lea: where it is, and not what is there
     enum Alu : uint8_t { add = 0, bit_or = 1, bit_and = 4, subtract = 5, bit_xor = 6, compare = 7 };
     void alu(Alu what, Gpr to, Gpr with, bool wide) {

@@ -55,6 +55,10 @@ class ReservedMemory final : public DeviceMemory {
             if (left) gaps_[address + room] = left;
             live_[address] = {bytes, ++allocations_, counted};
             if (counted) count(used_ + room);
+            lock.unlock();
+            // The host may not have such pages: then it takes small ones.
+            if (room >= kLarge)
+                madvise(reinterpret_cast<void*>(address), room / kLarge * kLarge, MADV_HUGEPAGE);
             return address;
         }
         return std::nullopt;

@@ -10,6 +10,7 @@ namespace gpukernel::simgpu::compiler {
 void Generator::operation() {
     const std::string& key = s_->key;
     held_ = std::exchange(holds_, kNoGuard);
+    for (const Access& write : s_->writes) drop(write.operand);
     if (op_->guard != kNoGuard) masks_ = Masks::unknown;
     if (key == "mode") {
         a_.load_mode(every(0x1f80u | static_cast<uint32_t>(op_->imm), 4));
@@ -105,7 +106,7 @@ void Generator::line_operation() {
     auto load = [&](Gpr to, size_t n) {
         const Access a = s_->reads[n];
         const bool is_wide = a.bytes == 8;
-        if (to != rax || a.operand != held_) a_.load(to, scalar(a.operand, 8), is_wide);
+        if (to != rax || a.operand != held_) load_scalar(to, a.operand, is_wide);
         if (!extends || is_wide) return;
         if (const int64_t reach = step(a.operand) * (kLanes - 1)) {
             a_.move(rdx, to, false);
@@ -122,10 +123,10 @@ void Generator::line_operation() {
     load(rax, first);
     switch (line_op(key)) {
         case LineOp::add:
-            a_.alu(Assembler::add, rax, scalar(s_->reads[1 - first].operand, 8), wide);
+            alu_scalar(Assembler::add, rax, s_->reads[1 - first].operand, wide);
             break;
         case LineOp::subtract:
-            a_.alu(Assembler::subtract, rax, scalar(s_->reads[1].operand, 8), wide);
+            alu_scalar(Assembler::subtract, rax, s_->reads[1].operand, wide);
             break;
         case LineOp::multiply:
         case LineOp::multiply_add:
@@ -136,7 +137,7 @@ void Generator::line_operation() {
                 a_.multiply(rax, scalar(s_->reads[1].operand, 8), wide);
             }
             if (line_op(key) == LineOp::multiply_add)
-                a_.alu(Assembler::add, rax, scalar(s_->reads[2].operand, 8), wide);
+                alu_scalar(Assembler::add, rax, s_->reads[2].operand, wide);
             break;
         case LineOp::shift_left: {
             const uint32_t bits =
@@ -155,6 +156,7 @@ void Generator::line_operation() {
 void Generator::store_line(Access to) {
     a_.store(scalar(to.operand, 8), rax, to.bytes == 8);
     holds_ = to.operand;
+    keep(to.operand);
 }
 
 void Generator::vector_operation(const VectorOp& op) {

@@ -42,6 +42,7 @@ void Generator::run() {
     write_warps();
     for (size_t n = 0; n < cold_.size() && !full(); ++n) {
         const std::function<void()> write = std::move(cold_[n]);  // which may add more
+        drop_all();
         write();
     }
     write_checks();
@@ -56,6 +57,7 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
     const CodeBlock& b = block();
     masks_ = Masks::unknown;
     holds_ = kNoGuard;
+    drop_all();
     for (at_ = from; at_ < b.end && !full(); ++at_) {
         if (settled_[at_]) continue;
         op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
@@ -64,6 +66,7 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
             a_.bind(from->second);
             masks_ = Masks::unknown;
             holds_ = kNoGuard;
+            drop_all();
         }
         if (op_->control == Control::none)
             operation();
@@ -326,7 +329,9 @@ void Generator::write_entries() {
 void Generator::write_settled() {
     image_.settle = a_.size();
     holds_ = kNoGuard;
+    drop_all();
     for (uint32_t n : flow_.settled) {
+        block_ = flow_.block_of[n], at_ = n;
         op_ = &function_.code[n], s_ = &flow_.signatures[n];
         if (s_->key.starts_with("ld."))
             parameter();

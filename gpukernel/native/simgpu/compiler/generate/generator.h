@@ -2,11 +2,13 @@
 //
 // Registers of the processor: rbx a warp's registers, r12d the lanes that run, r13 the function's constants,
 // r14 the warp, r15 the context, ebp the budget; zmm0 to zmm5, rax, rcx, rdx, rsi, rdi and r8 to r11 are free
-// between operations, the other vectors belong to values.  k1 to k4 are the lanes that run, eight a mask from
-// k1, k3, k2, k4 on; k5 to k7 are free.
+// between operations, but for what `kept_` says of them, the other vectors belong to values.  k1 to k4 are
+// the lanes that run, eight a mask from k1, k3, k2, k4 on; k5 to k7 are free.
 #pragma once
 
+#include <array>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <utility>
@@ -42,6 +44,16 @@ class Generator {
     Set before_, behind_;  // what is alive
     // The line that rax holds before the operation, and behind it: none but where it is known.
     uint32_t held_ = kNoGuard, holds_ = kNoGuard;
+    // Lines and predicates that general registers have as well as memory.
+    static constexpr Gpr kKeeping[] = {r8, r9, r10, rsi, rdi};
+    using Kept = std::array<uint32_t, std::size(kKeeping)>;
+    Kept kept_ = none_kept();
+    size_t next_kept_ = 0;
+    static Kept none_kept() {
+        Kept none;
+        none.fill(kNoGuard);
+        return none;
+    }
     // Accesses of one block through one address, which are checked at once by the first of them.
     struct Together {
         uint32_t first = 0;        // operation
@@ -79,6 +91,14 @@ class Generator {
     Memory warp_field(size_t offset, uint8_t bytes = 8) const {
         return {r14, static_cast<int32_t>(offset), -1, bytes};
     }
+    int kept(uint32_t operand) const;  // the register, or -1
+    void keep(uint32_t operand);       // which rax has, where this block reads it soon
+    void drop(uint32_t operand);
+    void drop_all() { kept_ = none_kept(); }
+    void keep_again(const Kept& kept);  // what a call has overwritten
+    bool read_soon(uint32_t operand) const;
+    void load_scalar(Gpr to, uint32_t operand, bool wide);
+    void alu_scalar(Assembler::Alu what, Gpr to, uint32_t operand, bool wide);
     int in_register(Access access, int unit, int scratch);
     void apply(Encoding i, int to, int first, Access second, int unit, int scratch, int k = 0);
     int half_in_register(Access access, int unit, int scratch);  // the unit-th eight lanes of 32 bits

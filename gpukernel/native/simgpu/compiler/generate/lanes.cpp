@@ -40,6 +40,7 @@ void Generator::unspill(Access write, int n) {
     }
 }
 void Generator::each_lane(const std::function<void()>& body) {
+    drop_all();  // for the body takes what it wants
     Label next, none;
     running_lanes(rcx);
     a_.test(rcx, rcx, false);
@@ -94,6 +95,7 @@ bool Generator::lane_access(const MemoryOp& m) {
     if (!m.loads && chunks) put_together(m, side);
     if (!m.loads && !chunks)
         for (uint32_t n = 0; n < m.count; ++n) spill(element(m, n), static_cast<int>(n + 1));
+    drop_all();
     if (m.where != MemoryOp::global) a_.load(r9, warp_field(bases[m.where]), true);
     if (m.where == MemoryOp::local) a_.load(r10, warp_field(offsetof(Warp, local_stride)), true);
     each_lane([&] {
@@ -136,6 +138,7 @@ bool Generator::atomic() {
     touches_ = true;
     for (size_t n = 0; n < s_->reads.size(); ++n) spill(s_->reads[n], static_cast<int>(n));
     // A block's shared memory is its own thread's, so that nobody can come between.
+    drop_all();
     if (shared) {
         a_.load(r9, warp_field(offsetof(Warp, shared)), true);
         a_.immediate(rax, kSharedWindow);
@@ -166,6 +169,7 @@ bool Generator::atomic() {
 
 // The same for all lanes of a warp, one after the other without a loop, from r9 on.
 void Generator::update_all_lanes(const AtomicOp& m) {
+    drop_all();
     const bool wide = m.bytes == 8;
     const Access with = s_->reads[1];
     const bool one = is_line(with.operand) && step(with.operand) == 0;

@@ -10,6 +10,7 @@ namespace gpukernel::simgpu::compiler {
 // The handler does the operation.  In the slow path of an access with a site it is asked to learn the
 // allocation, too.
 void Generator::call(const Slow* slow) {
+    drop_all();
     Label skip;
     if (op_->guard != kNoGuard) {
         running_lanes(rax);
@@ -93,7 +94,7 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
     if (slow->never) return;
-    cold_.push_back([this, slow, block = block_, at = at_, before = before_, behind = behind_] {
+    cold_.push_back([this, slow, kept = kept_, block = block_, at = at_, before = before_, behind = behind_] {
         block_ = block, at_ = at, before_ = before, behind_ = behind;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
@@ -108,6 +109,7 @@ void Generator::slow_path(std::shared_ptr<Slow> slow) {
         call(slow.get());
         masks_ = Masks::unknown;
         need_masks();  // as the code that it goes back to may have them
+        keep_again(kept);
         a_.jump(slow->back);
     });
 }
@@ -201,7 +203,7 @@ void Generator::in_room(bool narrow, Memory room, int64_t span, Label& elsewhere
 int32_t Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
     const Access address = s_->reads[0];
     const bool narrow = address.bytes == 4;
-    if (address.operand != held_) a_.load(rax, scalar(address.operand, 8), !narrow);
+    if (address.operand != held_) load_scalar(rax, address.operand, !narrow);
     if (const Together* all = together()) {
         slow.never = true;
         const bool global = m.where == MemoryOp::global;
@@ -246,16 +248,22 @@ void Generator::line_access(const MemoryOp& m) {
     const auto slow = slow_for(m.where == MemoryOp::global, span);
     if (!one && (m.loads ? merges(data.operand) : guarded)) need_masks();
     const int32_t at = line_address(m, span, *slow);
+    // What comes behind a row is most likely what the next warp or block wants.
+    constexpr int32_t kLine = 64;
+    if (m.where == MemoryOp::global && !one && (!together() || together()->first == at_))
+        for (auto behind = static_cast<int32_t>(span); behind < 2 * span; behind += kLine)
+            a_.prefetch(Memory{rax, at + behind}, !m.loads);
     if (one && m.loads) {
         a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
         if (is_line(data.operand)) {
             a_.store(scalar(data.operand, 8), rax, m.reg == 8);
+            keep(data.operand);
         } else {
             a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
             for (int unit = 0; unit < units(data.bytes); ++unit) finish(data, unit, 5);
         }
     } else if (one) {
-        a_.load(rcx, scalar(data.operand, 8), m.reg == 8);
+        load_scalar(rcx, data.operand, m.reg == 8);
         a_.store_narrow(Memory{rax, at}, rcx, m.memory);
     } else if (m.loads) {
         MemoryOp row = m;

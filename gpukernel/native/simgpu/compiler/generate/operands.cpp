@@ -1,4 +1,5 @@
 // Operands and results: where they lie, and how they come into a register and out of it.
+#include <algorithm>
 #include <cstddef>
 
 #include "simgpu/compiler/generate/generator.h"
@@ -49,6 +50,46 @@ Memory Generator::lanes_of(int64_t step, uint32_t bytes, int unit) {
     return m;
 }
 
+int Generator::kept(uint32_t operand) const {
+    const auto at = std::find(kept_.begin(), kept_.end(), operand);
+    return at == kept_.end() || operand & 1 ? -1 : kKeeping[at - kept_.begin()];
+}
+void Generator::drop(uint32_t operand) { std::replace(kept_.begin(), kept_.end(), operand, kNoGuard); }
+bool Generator::read_soon(uint32_t operand) const {
+    constexpr uint32_t kSoon = 48;
+    for (uint32_t n = at_ + 1; n < std::min(block().end, at_ + kSoon); ++n) {
+        const Signature& s = flow_.signatures[n];
+        const auto is = [operand](const Access& a) { return a.operand == operand; };
+        if (function_.code[n].guard == operand || std::any_of(s.reads.begin(), s.reads.end(), is))
+            return true;
+        if (std::any_of(s.writes.begin(), s.writes.end(), is)) return false;
+    }
+    return false;
+}
+void Generator::keep(uint32_t operand) {
+    drop(operand);
+    if (!read_soon(operand)) return;
+    kept_[next_kept_] = operand;
+    a_.move(kKeeping[next_kept_], rax, true);
+    next_kept_ = (next_kept_ + 1) % kept_.size();
+}
+void Generator::keep_again(const Kept& kept) {
+    for (size_t n = 0; n < kept.size(); ++n) {
+        const uint32_t operand = kept[n];
+        if (operand == kNoGuard) continue;
+        const bool wide = value(operand).bytes == 8;
+        a_.load(kKeeping[n], is_line(operand) ? scalar(operand, 8) : slot(operand, 0, 4), wide);
+    }
+}
+void Generator::load_scalar(Gpr to, uint32_t operand, bool wide) {
+    if (const int reg = kept(operand); reg >= 0) return a_.move(to, static_cast<Gpr>(reg), wide);
+    a_.load(to, scalar(operand, 8), wide);
+}
+void Generator::alu_scalar(Assembler::Alu what, Gpr to, uint32_t operand, bool wide) {
+    if (const int reg = kept(operand); reg >= 0) return a_.alu(what, to, static_cast<Gpr>(reg), wide);
+    a_.alu(what, to, scalar(operand, 8), wide);
+}
+
 int Generator::in_register(Access access, int unit, int scratch) {
     if (!is_line(access.operand)) {
         const Value& v = value(access.operand);
@@ -56,9 +97,13 @@ int Generator::in_register(Access access, int unit, int scratch) {
         a_.vector(kLoad, scratch, 0, slot(access.operand, unit));
         return scratch;
     }
-    Memory from = scalar(access.operand, static_cast<uint8_t>(access.bytes));
-    from.broadcast = false;
-    a_.vector(access.bytes == 8 ? kBroadcastWide : kBroadcast, scratch, 0, from);
+    if (const int reg = kept(access.operand); reg >= 0) {
+        a_.vector(access.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, scratch, 0, reg);
+    } else {
+        Memory from = scalar(access.operand, static_cast<uint8_t>(access.bytes));
+        from.broadcast = false;
+        a_.vector(access.bytes == 8 ? kBroadcastWide : kBroadcast, scratch, 0, from);
+    }
     if (const int64_t by = step(access.operand))
         a_.vector(access.bytes == 8 ? kAddWide : kAdd, scratch, scratch, lanes_of(by, access.bytes, unit));
     return scratch;
@@ -152,20 +197,24 @@ void Generator::line_to_slot(uint32_t operand) {
         a_.vector(kStore, in_register({operand, bytes}, unit, 0), 0, slot(operand, unit));
 }
 void Generator::predicate_to(Gpr to, uint32_t operand, bool inverted) {
-    a_.load(to, is_line(operand) ? scalar(operand, 4) : slot(operand, 0, 4), false);
+    if (const int reg = kept(operand); reg >= 0)
+        a_.move(to, static_cast<Gpr>(reg), false);
+    else
+        a_.load(to, is_line(operand) ? scalar(operand, 4) : slot(operand, 0, 4), false);
     if (inverted) a_.complement(to);
 }
 // What lanes that do not run must keep is kept.
 void Generator::put_predicate(uint32_t operand, Gpr from) {
-    if (is_line(operand)) return a_.store(scalar(operand, 4), from, false);
-    if (merges(operand)) {
+    if (from != rax) a_.move(rax, from, false);
+    if (!is_line(operand) && merges(operand)) {
         running_lanes(rdx);
-        a_.alu(Assembler::bit_and, from, rdx, false);
+        a_.alu(Assembler::bit_and, rax, rdx, false);
         a_.complement(rdx);
         a_.alu(Assembler::bit_and, rdx, slot(operand, 0, 4), false);
-        a_.alu(Assembler::bit_or, from, rdx, false);
+        a_.alu(Assembler::bit_or, rax, rdx, false);
     }
-    a_.store(slot(operand, 0, 4), from, false);
+    a_.store(is_line(operand) ? scalar(operand, 4) : slot(operand, 0, 4), rax, false);
+    keep(operand);
 }
 
 }  // namespace gpukernel::simgpu::compiler

@@ -61,6 +61,7 @@ void Generator::vector_row(const MemoryOp& m) {
             a_.bind(some);
         }
         put_together(m, field(offsetof(Context, lanes) + sizeof(Context::lanes[0]), 64));
+        drop_all();
         a_.place(r9, Memory{rax, at});
         each_lane([&] {
             a_.move(rsi, rdx, true);
