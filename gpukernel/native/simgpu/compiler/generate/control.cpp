@@ -222,6 +222,7 @@ void Generator::hand_over() {
     const bool plain =
         op_->control == Control::barrier && !op_->sub && !(op_->sub2 & 1) && op_->guard == kNoGuard;
     if (!plain) return a_.jump(hand_over_label());
+    image_.meets = true;
     // Most barriers need nothing but to wait: what is the same for all lanes stays where it is.
     Set vectors = flow_.nothing();
     for (uint32_t v = 0; v < flow_.values.size(); ++v)
