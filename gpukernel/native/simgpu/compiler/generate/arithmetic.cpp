@@ -149,6 +149,8 @@ void Generator::line_operation() {
             break;
         }
         default:
+            // Whoever finds it in rax may take it for a number of 64 bits.
+            if (!wide && s_->reads[0].bytes == 8) a_.move(rax, rax, false);
             break;
     }
     store_line(s_->writes[0]);
