@@ -50,3 +50,30 @@ def test_a_number_of_64_bits_that_was_cut_stays_cut(tiers: Tiers, narrow: str, w
                 wide, low
             )
         ).all()
+
+
+EXCHANGES = {
+    "a shuffle by a number": "shfl.sync.down.b32 %r9|%p1, %r{n}, 1, 31, -1;",
+    "a shuffle by a register": "mov.u32 %r10, %laneid; and.b32 %r10, %r10, 5; shfl.sync.idx.b32 %r9|%p1, %r{n}, %r10, 31, -1;",
+    "a shuffle within what a register says": "mov.u32 %r10, %tid.x; and.b32 %r10, %r10, 0; or.b32 %r10, %r10, 0x181f; "
+    "shfl.sync.up.b32 %r9|%p1, %r{n}, 1, %r10, -1;",
+    "a sum": "redux.sync.add.u32 %r9, %r{n}, -1; setp.ne.u32 %p1, %r9, 0;",
+    "a maximum": "redux.sync.max.s32 %r9, %r{n}, -1; setp.ne.u32 %p1, %r9, 0;",
+    "a vote": "setp.lt.u32 %p2, %r{n}, 99; vote.sync.ballot.b32 %r9, %p2, -1; setp.ne.u32 %p1, %r9, 0;",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXCHANGES)
+def test_what_lanes_exchange_lies_in_whatever_register(tiers: Tiers, name: str) -> None:
+    """Give each line that a warp has computed, wherever the processor has it, to the other lanes."""
+    lines = 7
+    for n in range(lines):
+        body = "mov.u32 %r0, %ctaid.x; " + " ".join(
+            f"add.u32 %r{k}, %r{k - 1}, {13 * k};" for k in range(1, lines)
+        )
+        body += " ".join(f"mul.lo.u32 %r{20 + k}, %r{k}, %r{k};" for k in range(lines))
+        body += EXCHANGES[name].format(n=n)
+        body += "selp.u32 %r11, 1000, 0, %p1; add.u32 %r11, %r11, %r9; cvt.u64.u32 %d9, %r11; "
+        body += " ".join(f"cvt.u64.u32 %d8, %r{20 + k}; add.u64 %d9, %d9, %d8;" for k in range(lines))
+        (got,) = tiers.same(PLAIN.replace("BODY", body), "k", 3, 64, np.zeros(192, np.uint64), np.uint64(0))
+        assert got.all()

@@ -62,7 +62,7 @@ void Generator::shuffle() {
         }
         for (int unit = 0; unit < 2; ++unit)
             a_.vector(kLoad, result[unit], 0, table_of([&](uint32_t lane) { return from[lane]; }, unit));
-        if (tells) a_.immediate(r8, inside);
+        if (tells) a_.immediate(rcx, inside);
     } else {
         for (int unit = 0; unit < 2; ++unit) {
             const Memory lanes = table_of([](uint32_t lane) { return lane; }, unit);
@@ -99,15 +99,14 @@ void Generator::shuffle() {
         }
         if (tells) {
             a_.mask_unpack(5, 6, 5, true);
-            a_.mask_to(r8, 5);
+            a_.mask_to(rcx, 5);
         }
     }
     const int low = in_register(given, 0, 1), high = in_register(given, 1, 2);
     for (int unit = 0; unit < 2; ++unit) a_.vector(kPermuteTwo, result[unit], low, high);
     for (int unit = 0; unit < 2; ++unit) finish(s_->writes[0], unit, result[unit]);
     if (!tells) return;
-    a_.move(rax, r8, false);
-    put_predicate(op_->extra, rax);
+    put_predicate(op_->extra, rcx);
 }
 
 // One number for all lanes that run.
