@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "common/checked.h"
 #include "simgpu/exec/block.h"
 
 namespace gpukernel::simgpu::profile {
@@ -25,7 +26,7 @@ Rows& rows() {
 // The same for the same operations, at whatever addresses a module's variables lie.
 uint64_t fingerprint(const Function& function) {
     uint64_t hash = std::hash<std::string>{}(function.name);
-    const auto mix = [&](uint64_t word) { hash = (hash ^ word) * 0x100000001b3; };
+    const auto mix = [&](uint64_t word) { hash = wrapping_product(hash ^ word, 0x100000001b3); };
     mix(function.register_bytes), mix(function.shared_bytes), mix(function.local_bytes);
     for (const Op& op : function.code) {
         mix(reinterpret_cast<uintptr_t>(op.fn));
