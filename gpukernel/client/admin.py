@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="DataclassInstance")
 
-__all__ = ["AdminClient", "AuditEntry", "Delegated", "QuotaLine", "TokenLine"]
+__all__ = ["AdminClient", "AnnouncedKind", "AuditEntry", "Delegated", "QuotaLine", "TokenLine"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,15 @@ class Delegated:
     decided_by: str
     next_decider: str
     leases: int
+
+
+@dataclass(frozen=True)
+class AnnouncedKind:
+    """A model that a supply can bring: `count` devices of so many bytes for one lease."""
+
+    name: str
+    memory_bytes: int
+    count: int
 
 
 def _plain(kind: type[T], message: Message) -> T:
@@ -201,6 +210,15 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
     async def reset_server(self, server: str) -> None:
         """Let the next agent of this name enrol its credential and its machine."""
         await self._call(self._administration.ResetGpuServer, pb.ResetGpuServerRequest(server=server))
+
+    async def announce(self, supply: str, kinds: Iterable[AnnouncedKind], seconds: float) -> None:
+        """Let people wait for devices that a supply brings when somebody does, for so long; no kinds: for none any more."""
+        devices = [
+            pb.AnnouncedDevices(name=one.name, memory_bytes=one.memory_bytes, count=one.count)
+            for one in kinds
+        ]
+        request = pb.AnnounceDevicesRequest(supply=supply, devices=devices, valid_seconds=seconds)
+        await self._call(self._administration.AnnounceDevices, request)
 
     async def audit(self, most: int = 50) -> list[AuditEntry]:
         """Return the newest changes, the oldest of them first."""

@@ -50,7 +50,8 @@ class Permission:
     engine
         Kubernetes' or Slurm's token: what that engine decides over and has placed, and never another's.
     supply
-        The token of ``gpukernel slurm supply``: the tokens of agents that it has made, and the GPU servers that enrolled with them.
+        The token of ``gpukernel slurm supply``: the tokens of agents that it has made, the GPU servers that enrolled with them, and what
+        it announces itself.
     stays_open
         The call lasts, and ends when its credentials count no more.
     """
@@ -165,5 +166,6 @@ PERMISSIONS: Mapping[str, Permission] = {
     "Administration/ListGpuServers": Permission(supply=Reach.ALL),
     "Administration/ForgetGpuServer": _SUPPLIES,
     "Administration/ResetGpuServer": _ADMINISTRATORS,
+    "Administration/AnnounceDevices": _SUPPLIES,
 }
 """The permission of every RPC, by service and name.  An instructor sets the quotas of the course's students, and no others."""

@@ -133,6 +133,9 @@ FIELDS = {
     "DelegateRequest.to": 64,
     "ForgetGpuServerRequest.server": NAME,
     "ResetGpuServerRequest.server": NAME,
+    "AnnounceDevicesRequest.supply": 64,
+    "AnnounceDevicesRequest.devices": 16,
+    "AnnouncedDevices.name": NAME,
     "ReportRequest.course": NAME,
     "ReportRequest.person": NAME,
     # hub.proto

@@ -22,10 +22,11 @@ class Positions:
         self._kinds: tuple[list[DeviceClass], Places] | None = None
         # By servers and devices, where only some come into question, and kinds.
         self._free: dict[object, int] = {}
+        self._announced: list[DeviceClass] | None = None
 
     def forget(self) -> None:
         """Read anew what is free, since something has changed."""
-        self._free, self._kinds = {}, None
+        self._free, self._kinds, self._announced = {}, None, None
 
     def refusal_code(self, key: str) -> str:
         """Return the code with which a call that does not wait any longer is refused."""
@@ -54,6 +55,12 @@ class Positions:
         try:
             kinds = matching_in_mode(request, every, places)
         except Refused as none:  # the servers it could be on are away, and may come back
+            if self._is_brought(request, places):
+                return say(
+                    "%(why)s It comes for those who wait: position %(position)s in the queue.",
+                    why=sentence_of(none),
+                    position=position,
+                )
             return say(
                 "%(why)s The request keeps its place: position %(position)s in the queue.",
                 why=sentence_of(none),
@@ -65,3 +72,12 @@ class Positions:
             self._free[what] = self._store.devices.most_free(kinds, place)
         no_room = reason_for_no_room(request, kinds, self._free[what], self._queue.reserved(key))
         return say("%(no_room)s; position %(position)s in the queue.", no_room=no_room, position=position)
+
+    def _is_brought(self, request: SliceRequest, places: Places) -> bool:
+        """Return whether a supply has announced what a request waits for."""
+        if self._announced is None:
+            self._announced = self._store.devices.announced(None, self._store.clock.steady())
+        try:
+            return bool(matching_in_mode(request, self._announced, places))
+        except Refused:
+            return False

@@ -39,6 +39,7 @@ from gpukernel.pool.leases.placed_leases import PlacedLeases
 from gpukernel.pool.policy.changes import change_policy, quota_change
 from gpukernel.pool.rpc.callers import Access, or_refuse, refuse, stream, unary
 from gpukernel.pool.rpc.supplies import (
+    announced,
     is_made_by,
     refusal_to_forget,
     refusal_to_make,
@@ -294,6 +295,25 @@ class AdministrationService(rpc.AdministrationServicer):
         def work() -> pb.ResetGpuServerReply:
             self._store.servers.reset(request.server, access.caller.name, self._manager.now())
             return pb.ResetGpuServerReply()
+
+        return await or_refuse(access.context, work)
+
+    @unary
+    async def AnnounceDevices(
+        self, request: pb.AnnounceDevicesRequest, access: Access
+    ) -> pb.AnnounceDevicesReply:
+        """Let people wait for what a supply brings."""
+
+        def work() -> pb.AnnounceDevicesReply:
+            token, kinds = announced(access.caller, request)
+            steady = self._manager.steady()
+            with self._store.deciding() as (db, _):
+                changed = self._store.devices.announce(
+                    db, token, request.supply, kinds, steady + request.valid_seconds, steady
+                )
+            if changed:
+                self._manager.places_changed()
+            return pb.AnnounceDevicesReply()
 
         return await or_refuse(access.context, work)
 

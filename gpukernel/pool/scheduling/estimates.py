@@ -57,7 +57,7 @@ def chances(
     for request in requests:
         try:
             check_request(request)
-            fitting = matching(request, kinds)
+            fitting, brought = _fitting(store, db, request, kinds)
         except Refused as no:
             result.append(Chance("refused", sentence=sentence_of(no)))
             continue
@@ -88,11 +88,25 @@ def chances(
             sentence = say("All devices are in use now.")
             if request.model:
                 sentence = say("All %(models)s are in use now.", models=request.model)
+            if brought:
+                sentence = say("There is none now; one comes for those who wait.")
             if whose and sum(_room(db, request, kind, {}) for kind in fitting):
                 when, sentence = math.inf, say("What is free is %(reserved)s.", reserved=whose)
             found = Chance("wait", size, 0, 0, when - now if math.isfinite(when) else -1.0, sentence)
         result.append(found)
     return result
+
+
+def _fitting(
+    store: Store, db: sa.Connection, request: SliceRequest, kinds: list[DeviceClass]
+) -> tuple[list[DeviceClass], bool]:
+    """Return the kinds that a request could have, and whether they are none of `kinds` but announced by a supply; raises as `matching`."""
+    try:
+        return matching(request, kinds), False
+    except Refused:
+        if announced := store.devices.announced(db, store.clock.steady()):
+            return matching(request, announced), True
+        raise
 
 
 def _within(claim: Claim, held: Iterable[Standing]) -> int:

@@ -318,8 +318,9 @@ class RequestQueue:
         except Refused as refusal:
             if refusal.code == "no_direct":
                 raise
-            # An agent that changes over to another pool is away for a moment.
+            # An agent that changes over to another pool is away for a moment; a supply brings what it announces.
             back = self._store.devices.returning(db, request.seen - RETURNS_SECONDS)
+            back += self._store.devices.announced(db, request.seen)
             fitting = matching_in_mode(request.wanted, back, places)
         role = policy.role(request.course, request.holder.person)
         old = self._requests.by_key.get(request.key)

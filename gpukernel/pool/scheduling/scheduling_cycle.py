@@ -62,11 +62,14 @@ class CycleResult:
         The sentence about the quota that holds a request back.
     reserved
         For whom the room is reserved that a request could have.
+    absent
+        Requests for devices of which the pool has none now.
     """
 
     starts: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     reserved: dict[str, str] = field(default_factory=dict)
+    absent: set[str] = field(default_factory=set)
 
 
 class SchedulingCycle:
@@ -103,6 +106,7 @@ class SchedulingCycle:
         self._state = state
         self._result = result
         self.way = MakingWay(db, store, policy, kinds, state)
+        self._announced: list[DeviceClass] | None = None  # once somebody waits for what is not there
 
     def order(self, waiting: Mapping[str, PendingRequest]) -> FairOrder[PendingRequest]:
         """Return `waiting` in the order in which it is served."""
@@ -123,7 +127,7 @@ class SchedulingCycle:
         """Grant what can be granted, in `order`; return it, and the requests as they were looked at.
 
         Those that a quota holds back cost a look at a dictionary once somebody of that quota was refused, and count for nothing: not for their
-        course in the order, and not for `DEPTH`.
+        course in the order, and not for `DEPTH`.  Nor do those that wait for devices of which there is none now.
 
         Parameters
         ----------
@@ -149,7 +153,8 @@ class SchedulingCycle:
                 self.way.give_up(request)
                 order.pass_over()
                 continue
-            if state.closes(self._kinds) and not (self._may_yet(request) or self.way.worth_a_look(request)):
+            closed = self._kinds and state.closes(self._kinds)
+            if closed and not (self._may_yet(request) or self.way.worth_a_look(request)):
                 self._result.reserved[request.key] = state.reserved
                 continue  # only those with a lease or a reservation of their own can get anything now
             if tried >= DEPTH:
@@ -163,7 +168,7 @@ class SchedulingCycle:
             lease = self._admit(request)
             if lease is not None:
                 granted.append(Granted(request.key, lease.id, lease))
-            if request.key in self._result.reasons:
+            if request.key in self._result.reasons or request.key in self._result.absent:
                 order.pass_over()
             else:
                 tried += 1
@@ -199,7 +204,8 @@ class SchedulingCycle:
         try:
             fitting = matching_in_mode(request.wanted, self._kinds, state.places)
         except Refused:
-            return None  # its server is away for now
+            self._await(request)
+            return None
         since = self.way.holds(request)
         allowed = self._within_quotas(request, fitting)
         if allowed is None:
@@ -219,6 +225,18 @@ class SchedulingCycle:
         else:
             self._set_aside(request, allowed, length)
         return None
+
+    def _await(self, request: PendingRequest) -> None:
+        """Count a request in its quotas that waits for devices which a supply announces; one whose server is away for now counts nowhere."""
+        self._result.absent.add(request.key)
+        if self._announced is None:
+            self._announced = self._store.devices.announced(self._db, self._state.steady)
+        try:
+            fitting = matching_in_mode(request.wanted, self._announced, self._state.places)
+        except Refused:
+            return
+        if allowed := self._within_quotas(request, fitting):
+            self._count(request, allowed)
 
     def _within_quotas(
         self, request: PendingRequest, fitting: Iterable[DeviceClass]

@@ -10,17 +10,27 @@ Guarantees
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device
 from gpukernel.pool.domain.direct_mode import Machine, NamedDevice, Places
 from gpukernel.pool.domain.placement import DeviceClass, classes
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
-from gpukernel.pool.store.schema import IN_USE, devices, ledger, reservation_placements, servers, slices
+from gpukernel.pool.store.schema import (
+    IN_USE,
+    devices,
+    ledger,
+    reservation_placements,
+    servers,
+    slices,
+    tokens,
+)
 
 __all__ = [
     "PROMISE",
@@ -34,6 +44,9 @@ __all__ = [
 
 PlacedDevices = dict[str, dict[str, tuple[Device, int, float]]]
 """By reservation and device: the device, its bytes that are reserved, and the end of the window that it was chosen for."""
+
+SUPPLIES_OF_A_TOKEN = 16
+"""Supplies that may announce with one token at a time."""
 
 PROMISE = CompiledSql(
     devices.update()
@@ -74,6 +87,11 @@ _REPLACED = CompiledSql(
     reservation_placements.delete().where(reservation_placements.c.reservation == sa.bindparam("which"))
 )
 _RESERVE = CompiledSql(reservation_placements.insert())
+_ANNOUNCED = CompiledSql(
+    sa.select(tokens.c.announced).where(
+        tokens.c.announced != sa.literal("", literal_execute=True), tokens.c.revoked.is_(None)
+    )
+)
 _NAMED = CompiledSql(
     sa.select(
         devices.c.id,
@@ -186,6 +204,42 @@ class Devices:
             .order_by(devices.c.name, devices.c.memory_bytes)
         )
         return [DeviceClass(row.name, row.memory_bytes, row.number) for row in db.execute(query)]
+
+    def announced(self, db: sa.Connection | None, steady: float) -> list[DeviceClass]:
+        """Return the kinds of devices that supplies bring when somebody waits, each with the most of them that one lease may have."""
+        if db is None:
+            with self._database.transaction() as db:
+                return self.announced(db, steady)
+        most: dict[tuple[str, int], int] = {}
+        for row in _ANNOUNCED.rows(db):
+            for until, kinds in json.loads(row.announced).values():
+                for name, memory_bytes, count in kinds if until > steady else ():
+                    most[name, memory_bytes] = max(most.get((name, memory_bytes), 0), count)
+        return [DeviceClass(name, memory, count) for (name, memory), count in sorted(most.items())]
+
+    @staticmethod
+    def announce(
+        db: sa.Connection, token: str, supply: str, kinds: Iterable[DeviceClass], until: float, steady: float
+    ) -> bool:
+        """Put down what a supply brings, by its token, in place of what it did; return whether that is something else.
+
+        Raises
+        ------
+        Refused
+            ``invalid`` where the token's supplies are too many.
+        """
+        row = db.execute(sa.select(tokens.c.announced).where(tokens.c.id == token)).first()
+        said = json.loads(row.announced) if row is not None and row.announced else {}
+        said = {name: one for name, one in said.items() if one[0] > steady}
+        new = [[kind.name, kind.memory_bytes, kind.count] for kind in kinds]
+        before = said.pop(supply, (0.0, []))[1]
+        if new and len(said) >= SUPPLIES_OF_A_TOKEN:
+            raise Refused("invalid", f"One token is for {SUPPLIES_OF_A_TOKEN} supplies; make another one.")
+        if new:
+            said[supply] = (until, new)
+        text = json.dumps(said) if said else ""
+        db.execute(tokens.update().where(tokens.c.id == token).values(announced=text))
+        return bool(before != new)
 
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Return the machines that allow direct mode and the servers, from memory unless devices or servers came or went."""

@@ -1,7 +1,6 @@
-"""The pool's tables.  That nothing is promised twice is a constraint of the database itself.
+"""The pool's tables.  That nothing is promised twice is a constraint of the database itself; shares are whole millionths of a device.
 
 Every change of a table is a migration in ``migrations/versions``; a test compares what they make with what stands here.
-Shares are kept in millionths of a device, so that sums are exact.
 """
 
 from __future__ import annotations
@@ -481,8 +480,9 @@ tokens = Table(
     Column("server", String, nullable=False, server_default=""),
     Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
     Column("renewed", Float, nullable=True),  # it is valid for as long after it as it was made for
-    # it leases inside of ceilings only
-    Column("inside", Boolean, nullable=False, server_default=text("false")),
+    Column("inside", Boolean, nullable=False, server_default=text("false")),  # it leases inside of ceilings
+    Column("announced", String, nullable=False, server_default=""),  # what its supplies bring, in JSON
+    _living("tokens_of_supplies", "id", condition="announced <> ''"),
 )
 
 # What administrators and instructors changed, with the values before and after.

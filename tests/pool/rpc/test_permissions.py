@@ -111,8 +111,9 @@ def expected(cell: str, role: str, by_itself: str, rpc: str) -> set[str]:
     if role == "engine" and cell == "own" and rpc.startswith("Engines/"):
         return {thing.name for thing in things("anna")}  # whoever's they are, it has placed them
     if role == "supply" and cell == "own" and not rpc.startswith("Tokens/"):
-        # Nothing of these is its own (test_supplies.py), but the list of what is.
-        return {thing.name for thing in things("anna")} if rpc.endswith("/ListTokens") else set()
+        # Nothing of these is its own (test_supplies.py), but the list of what is, and what it announces.
+        own_rpcs = ("/ListTokens", "/AnnounceDevices")
+        return {thing.name for thing in things("anna")} if rpc.endswith(own_rpcs) else set()
     own = {"own in ml"} if role == "server's token" else {"own in ml", "own in bio"}
     taught = {"own in ml", "another's in ml"}
     return {
@@ -412,6 +413,16 @@ async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
             admin_pb.ForgetGpuServerRequest(server="none"), metadata=metadata
         )
     except grpc.aio.AioRpcError as error:
+        if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
+            raise
+    return True
+
+
+@probe("Administration/AnnounceDevices")
+async def _(world: World, channel: Any, metadata: Any, thing: Thing) -> bool:
+    try:
+        await ADMIN(channel).AnnounceDevices(admin_pb.AnnounceDevicesRequest(supply="gpu"), metadata=metadata)
+    except grpc.aio.AioRpcError as error:  # an administrator without a token of the pool
         if error.code() is not grpc.StatusCode.INVALID_ARGUMENT:
             raise
     return True
