@@ -20,6 +20,7 @@ from gpukernel.cli.engines.slurm_options import (
     DryRun,
     Every,
     Folder,
+    Gpu,
     Gpus,
     JobHours,
     JobsPool,
@@ -75,6 +76,7 @@ def supply(
     up_after: UpAfter = "1m",
     down_after: DownAfter = "15m",
     every: Every = "10s",
+    gpu: Gpu = "",
     simulate: SimulateModel = "",
     sbatch: SbatchOptions = None,
     program: Program = "",
@@ -97,6 +99,7 @@ def supply(
     Examples:
       gpukernel slurm supply --partition gpu --gpus 4 --hours 8 --pool supply.pool
       gpukernel slurm supply --partition gpu --gpus 4 --min 1 --max 8 --schedule 'Mo-Fr 8-18' --pool supply.pool
+      gpukernel slurm supply --partition gpu --min 0 --max 4 --gpu 'Tesla V100-SXM2-32GB, 32768 MiB' --pool supply.pool
       gpukernel slurm supply --partition gpu --gpus 2 --sbatch=--account=lab --dry-run --pool supply.pool
     """
     from gpukernel.engines.schedule import parse_schedule
@@ -109,7 +112,7 @@ def supply(
     settings = Settings(
         gpus=gpus,
         least=least,
-        most=least if most is None else most,
+        most=max(least, 1) if most is None else most,
         seconds=hours * 3600,
         notice=_time("--notice", notice, 1, 12 * 3600),
         lead=_time("--lead", lead, 0, 24 * 3600),
@@ -130,6 +133,7 @@ def supply(
         name,
         partition,
         settings,
+        _gpu(gpu, simulate),
         simulate,
         sbatch or [],
         program,
@@ -163,6 +167,24 @@ def _time(option: str, text: str, least: float, most: float) -> float:
     return span
 
 
+def _gpu(text: str, simulate: str) -> tuple[str, int] | None:
+    """Return model and bytes of a job's GPU: as they were said, or of the simulated one; None where nothing is known."""
+    from gpukernel.agent.inventory import NoDevices, simulated
+    from gpukernel.engines.slurm.announcement import parse_gpu
+
+    if simulate and not re.fullmatch(r"[a-z0-9-]{1,20}", simulate):
+        raise Problem(f"“{simulate[:40]}” is no model; write --simulate v100, without a number.", USAGE)
+    if text and simulate:
+        raise Problem("--gpu and --simulate say the same thing; say one of them.", USAGE)
+    try:
+        if not simulate:
+            return parse_gpu(text) if text else None
+        (device,) = simulated(f"{simulate}:1").devices
+    except (ValueError, NoDevices) as error:
+        raise Problem(str(error), USAGE) from None
+    return device.name, device.memory_bytes
+
+
 def _name(text: str) -> str:
     if not _NAME.fullmatch(text):
         raise Problem(
@@ -182,6 +204,7 @@ def _supply(
     name: str,
     partition: str,
     settings: Any,
+    gpu: tuple[str, int] | None,
     simulate: str,
     options: list[str],
     program: str,
@@ -201,8 +224,6 @@ def _supply(
     from gpukernel.engines.slurm.records import Records
     from gpukernel.engines.slurm.supply import Supply
 
-    if simulate and not re.fullmatch(r"[a-z0-9-]{1,20}", simulate):
-        raise Problem(f"“{simulate[:40]}” is no model; write --simulate v100, without a number.", USAGE)
     if jobs_pool and not are_network_addresses(jobs_pool):
         raise Problem(
             f"“{jobs_pool[:60]}” is no address for jobs; write HOST:PORT or tls://HOST:PORT.", USAGE
@@ -226,7 +247,7 @@ def _supply(
         records = Records(_folder(folder, name, state), hold=hold)
     except PoolError as error:
         raise failure(error) from None
-    return Supply(Slurm(), records, settings, offer, lambda: AdminClient(address))
+    return Supply(Slurm(), records, settings, offer, lambda: AdminClient(address), gpu)
 
 
 def _rehearse(work: Supply) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "DryRun",
     "Every",
     "Folder",
+    "Gpu",
     "Gpus",
     "JobHours",
     "JobsPool",
@@ -44,6 +45,13 @@ Folder = Annotated[
         help="Folder for the supply's records and its jobs' ways into the pool; nodes see it at the same path. Else “slurm/NAME” in the state directory.",
     ),
 ]
+Gpu = Annotated[
+    str,
+    typer.Option(
+        metavar="'MODEL, MEMORY'",
+        help="The jobs' GPUs as nvidia-smi names them, such as 'Tesla V100-SXM2-32GB, 32768 MiB'; for --min 0 before the first job has shown its own.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="The same as -o json: a list of objects for programs.")]
 Partition = Annotated[str, typer.Option(metavar="PARTITION", help="Slurm's partition for the jobs.")]
 Gpus = Annotated[int, typer.Option(min=1, max=MOST_GPUS, help="GPUs of each job, on one node.")]
@@ -54,11 +62,14 @@ Least = Annotated[
         "--min",
         min=0,
         max=MOST_JOBS,
-        help="Jobs to keep; 0 only where the pool has such GPUs besides: nobody can wait for a model that it has not.",
+        help="Jobs to keep. 0: none while nobody waits; the first who does starts one.",
     ),
 ]
 Most = Annotated[
-    int | None, typer.Option("--max", min=0, max=MOST_JOBS, help="Jobs when people wait. Else as --min.")
+    int | None,
+    typer.Option(
+        "--max", min=0, max=MOST_JOBS, help="Jobs when people wait. Else as --min, and 1 for --min 0."
+    ),
 ]
 ScheduleHours = Annotated[
     str,

@@ -6,8 +6,8 @@ Guarantees
 ----------
 * Of the jobs that stay there are never more than `Settings.most`, and within the schedule never fewer than `Settings.least` asked for.  A job
   that ends soon does so beside its successor: with those there are never more than twice as many.
-* It asks for more only when people have waited for room through `Settings.up_after`, and gives a job up only when that was idle, and nobody
-  waited, through `Settings.down_after`.  A job with leases is ended by nothing but its time, the schedule, or a lower `most`.
+* It asks for more only when people have waited for room through `Settings.up_after`, for the first of all at once, and gives a job up only
+  when that was idle, and nobody waited, through `Settings.down_after`.  A job with leases is ended by nothing but its time, the schedule, or a lower `most`.
 * Each change has a sentence that says why.
 """
 
@@ -72,6 +72,11 @@ class Settings:
     def shortest(self) -> float:
         """Return the shortest time limit, in seconds, for which a job is worth asking for."""
         return 2 * self.notice + 60.0
+
+    def may_ask(self, now: float) -> bool:
+        """Return whether a job could be asked for now, as far as the schedule and the bounds say."""
+        closes = self.schedule.closes(now)
+        return self.most > 0 and closes is not None and closes - now >= self.shortest
 
 
 @dataclass(frozen=True)
@@ -241,12 +246,17 @@ class _Opened:
         if lacking <= 0 or self.target >= self.settings.most:
             return
         self.short = self.now if self.memory.short_since is None else self.memory.short_since
-        waited = self.now - self.short
-        if waited < self.settings.up_after:
-            return
+        waited, none = self.now - self.short, self.target == 0
+        if waited < self.settings.up_after and not none:
+            return  # one more can wait for a moment; the first cannot, since nobody has anything
         more = min(math.ceil(lacking / self.settings.gpus), self.settings.most - self.target)
         self.target += more
         self.short = None
+        if none:
+            self.said.append(
+                f"{_count(more)} for the first who wait: there was none, and {lacking:.3g} GPUs' worth is asked for."
+            )
+            return
         self.said.append(
             f"{_count(more)} more, {self.target} in all: people have waited for {lacking:.3g} GPUs' worth through "
             f"{_span(waited)}{f', and {coming} are on their way' if coming else ''}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from gpukernel.client.admin import AnnouncedKind
 from gpukernel.common.model import Device, Waiting
 
 __all__ = ["waiting_gpus"]
@@ -18,7 +19,7 @@ def waiting_gpus(
     servers: Collection[str],
     prefix: str,
     gpus: int,
-    model: str = "",
+    kinds: Collection[AnnouncedKind] = (),
 ) -> float:
     """Return the GPUs' worth of the requests that wait for room, and that devices of this supply could serve.
 
@@ -31,12 +32,13 @@ def waiting_gpus(
         The names of the supply's servers that are there, and the beginning of all of them.
     gpus
         GPUs of a job.
-    model
-        The model of the supply's devices, where it was said; else that of those that are there, else any.
+    kinds
+        The models of the supply's devices where none is there; where they are not known either, any.
     """
     ours = [device for device in devices if device.server in servers]
-    names = {device.name.lower() for device in ours} or ({model.lower()} if model else set())
-    memory = min((device.memory_bytes for device in ours), default=FALLBACK_BYTES)
+    models = [(one.name, one.memory_bytes) for one in ours or kinds]
+    names = {name.lower() for name, _ in models}
+    memory = min((size for _, size in models), default=FALLBACK_BYTES)
     worth = 0.0
     for request in waiting:
         wanted = request.slice

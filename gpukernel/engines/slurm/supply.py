@@ -23,6 +23,7 @@ from gpukernel.common.address import network_addresses
 from gpukernel.common.connection import write_connection
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import GpuServer
+from gpukernel.engines.slurm.announcement import Announcement
 from gpukernel.engines.slurm.autoscaler import Decision, Job, JobState, Memory, Settings, decide
 from gpukernel.engines.slurm.commands import Slurm, SlurmAway, SlurmJob, SlurmRefused
 from gpukernel.engines.slurm.demand import waiting_gpus
@@ -48,11 +49,6 @@ _ORDINARY = frozenset(["", "BeginTime", "Cleaning", "Priority", "Reservation", "
 """The reasons for which jobs wait their turn; others may need somebody who looks."""
 
 EMPTY_SECONDS = 15.0
-
-_NOBODY_CAN_WAIT = (
-    "Nobody can wait for a job of this supply: the pool has no device now, so it refuses who asks for one. "
-    "With --min 1 there is one; or keep such a GPU in the pool."
-)
 
 
 @dataclass(frozen=True)
@@ -103,6 +99,8 @@ class Supply:
     ----------
     pool
         Opens a client with a token of scope ``supply``, or an administrator's.
+    gpu
+        Model and bytes of a job's GPU, for as long as none was seen.
     """
 
     slurm: Slurm
@@ -110,6 +108,7 @@ class Supply:
     settings: Settings
     offer: JobOffer
     pool: Callable[[], AdminClient]
+    gpu: tuple[str, int] | None = None
     clock: Callable[[], float] = time.time
     memory: Memory = field(default_factory=Memory)
     _pause: _Pause = field(default_factory=_Pause)
@@ -118,6 +117,7 @@ class Supply:
 
     def __post_init__(self) -> None:
         self.journal = Journal(self.records, self.settings, self.clock)
+        self.announcement = Announcement(self.records, self.offer.name, self.settings.gpus, self.gpu)
 
     async def run(self, every: float, stop: asyncio.Event) -> None:
         """Look again every so many seconds, until `stop` is set; the jobs live on."""
@@ -137,8 +137,9 @@ class Supply:
                 seen = [self._note(one) for one in seen]
                 seen = [await self._let_in(client, one) for one in seen]
                 decision = self._decide(seen, waiting)
-                if not (self.settings.least or seen or any(one.available for one in await client.devices())):
-                    self.journal.say_once(_NOBODY_CAN_WAIT)
+                none_there = not (seen or self.settings.least or decision.ask)
+                may_come = self.settings.may_ask(self.clock())
+                await self.announcement.make(client, self.journal, may_come=may_come, none_there=none_there)
                 for sentence in decision.sentences:
                     self.journal.say(sentence)
                 await self._give_up(decision, seen)
@@ -263,7 +264,9 @@ class Supply:
             )
         ours = {one.server.name for one in seen if one.server}
         name = f"{self.offer.name}-"
-        return seen, waiting_gpus(waiting, devices, ours, name, self.settings.gpus, self.offer.simulate)
+        self.announcement.learn(devices, ours)
+        kinds = self.announcement.kinds
+        return seen, waiting_gpus(waiting, devices, ours, name, self.settings.gpus, kinds)
 
     def _note(self, one: Seen) -> Seen:
         """Write down what is new about a job."""

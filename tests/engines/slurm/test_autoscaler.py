@@ -173,6 +173,37 @@ def test_a_made_up_day_is_followed_and_explained() -> None:
     assert "No jobs: the schedule Mo-Fr 8-18 ends at" in said
 
 
+def test_the_first_who_waits_starts_a_job_at_once_and_the_last_who_leaves_ends_it() -> None:
+    day = Day(bounds(0, 3, seconds=20 * HOUR))
+    day.until(2)
+    assert (day.jobs, day.said) == ({}, [])
+    day.people = [MONDAY + 4 * HOUR]
+    assert day.step().ask == 1
+    assert day.said == [
+        "1 job for the first who wait: there was none, and 1 GPUs' worth is asked for.",
+        "Asking for 1 job: 0 of 1 are there or on their way.",
+    ]
+    day.until(3)
+    day.people = [MONDAY + 4 * HOUR] * 3  # more are asked for with patience, as ever
+    assert day.step().ask == 0
+    day.until(4.1)
+    assert len(day.jobs) == 2
+    day.until(5)
+    assert (day.jobs, len(day.asked)) == ({}, 2)
+
+
+def test_nothing_is_asked_for_outside_of_the_schedule_whoever_waits() -> None:
+    settings = bounds(0, 2, seconds=4 * HOUR, schedule=OPEN)
+    assert [settings.may_ask(MONDAY + hour * HOUR) for hour in (7, 9, 17.9, 19)] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert not Settings(least=0, most=0).may_ask(MONDAY)
+    assert decide(settings, MONDAY + 7 * HOUR, [], 5, Memory()).ask == 0
+
+
 def test_a_short_crowd_changes_nothing() -> None:
     day = Day(bounds(1, 4, seconds=20 * HOUR))
     day.until(1)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpukernel.client.admin import AnnouncedKind
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Device, Holder, SliceRequest, Waiting
+from gpukernel.engines.slurm.announcement import Announcement, parse_gpu
 from gpukernel.engines.slurm.demand import waiting_gpus
 from gpukernel.engines.slurm.job import NotTheJobs, await_way_in, own_devices
 from gpukernel.engines.slurm.records import JobRecord, Records, connection_file
@@ -69,8 +72,34 @@ def test_the_demand_is_what_more_jobs_could_serve() -> None:
     ):
         assert worth(other) == 0
     # Before there is a device, the model is what was said.
-    assert waiting_gpus([waiting(share=1.0, model="V100")], [], set(), "gpu-", 1, "v100") == 1
-    assert waiting_gpus([waiting(share=1.0, model="A100")], [], set(), "gpu-", 1, "v100") == 0
+    kinds = [AnnouncedKind("Tesla V100-SXM2-32GB", 32 << 30, 1)]
+    assert waiting_gpus([waiting(share=1.0, model="V100")], [], set(), "gpu-", 1, kinds) == 1
+    assert waiting_gpus([waiting(share=1.0, model="A100")], [], set(), "gpu-", 1, kinds) == 0
+    assert waiting_gpus([waiting(memory_bytes=8 << 30)], [], set(), "gpu-", 1, kinds) == 0.25
+
+
+def test_a_gpu_is_told_as_nvidia_smi_prints_it() -> None:
+    assert parse_gpu("Tesla V100-SXM2-32GB, 32768 MiB\n") == ("Tesla V100-SXM2-32GB", 32 << 30)
+    assert parse_gpu("A100,80 GiB") == ("A100", 80 << 30)
+    for wrong in ("", "V100", "V100, 32", "V100, 0 MiB", ", 5 MiB", "V100, -5 MiB"):
+        with pytest.raises(ValueError, match=r"is no GPU; write it as “nvidia-smi"):
+            parse_gpu(wrong)
+
+
+def test_what_a_jobs_gpus_were_is_known_to_the_next_supply(tmp_path: Path) -> None:
+    told = ("V100", 16 << 30)
+    records = Records(tmp_path)
+    first = Announcement(records, "gpu", 2, told)
+    assert first.kinds == [AnnouncedKind("V100", 16 << 30, 2)]
+    seen = Device("gpu-7/0", "gpu-7", 0, "Tesla V100-SXM2-32GB", 32 << 30, available=True)
+    first.learn([seen, replace(seen, server="own", name="A100")], {"gpu-7"})
+    first.keep()
+    first.learn([], set())
+    records.release()
+    again = Announcement(Records(tmp_path), "gpu", 2, told)  # what was seen counts, whatever is told
+    assert again.kinds == first.kinds == [AnnouncedKind("Tesla V100-SXM2-32GB", 32 << 30, 2)]
+    (tmp_path / "gpus.json").write_text("[[1]]")
+    assert Announcement(again.records, "gpu", 2, None).kinds == []
 
 
 def test_records_outlive_their_process_and_have_one_holder(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.model import Holder, Lease, Rung, SliceRequest
 from tests.conftest import eventually
-from tests.engines.slurm.lending import Lending
+from tests.engines.slurm.lending import Lending, command
 
 pytestmark = pytest.mark.slow
 
@@ -71,11 +71,42 @@ async def confinement(world: Lending) -> dict[str, tuple[Rung, ...]]:
         return await client.confinement()
 
 
-def test_a_supply_for_which_nobody_could_wait_says_so_once(world: Lending) -> None:
-    world.start("--min", "0", "--max", "1")
-    eventually(lambda: "Nobody can wait for a job of this supply" in world.log(), 60)
+def test_with_no_least_the_first_who_waits_starts_a_job_and_an_idle_one_ends(world: Lending) -> None:
+    world.start("--min", "0", "--down-after", "3s")
+    nobody = "No job while nobody waits: whoever asks for a Tesla V100-SXM2-32GB (simulated) starts one."
+    eventually(lambda: nobody in world.log(), 60)
     world.let_it_look(3)
-    assert (world.log().count("Nobody can wait"), world.jobs()) == (1, {})
+    assert (world.log().count("No job while nobody waits"), world.jobs()) == (1, {})
+    program = world.hold("--filter", "model=V100", "-p", "0.5", "--wait", "5m")
+    (server,) = world.offered()
+    job = server.partition("-")[2]
+    said = world.log()
+    assert "1 job for the first who wait: there was none, and 0.5 GPUs' worth is asked for." in said
+    assert said.count("was asked for, for") == 1
+    program.communicate("", timeout=60)
+    eventually(lambda: f"Job {job} is given up: it has had no lease for" in world.log(), 60)
+    eventually(lambda: world.jobs() == {}, 60)
+    # Another supply knows what the jobs have; the pool does not wait for what it does not know.
+    again = world.hold("--filter", "model=V100", "-p", "1", "--wait", "5m")
+    again.communicate("", timeout=60)
+    refused = subprocess.run(
+        command("run", "--pool", str(world.admin), "--filter", "model=A100", "-p", "1", "--wait", "5m", "--", "true"),
+        env=world.environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert "The pool has no A100" in refused.stderr
+
+
+def test_a_supply_that_does_not_know_its_gpus_says_how_to_tell_it(world: Lending) -> None:
+    words = [word for word in world.words("--min", "0") if word not in ("--simulate", "v100")]
+    with (world.home / "supply.log").open("a") as log:
+        supply = subprocess.Popen(words, env=world.environment, stdout=log, stderr=log)
+    try:
+        eventually(lambda: "since it does not know what its jobs' GPUs are: say --gpu" in world.log(), 60)
+        world.let_it_look(2)
+        assert (world.log().count("does not know"), world.jobs()) == (1, {})
+    finally:
+        supply.terminate()
+        supply.wait(60)
 
 
 def test_a_job_that_cannot_start_is_named(world: Lending) -> None:
