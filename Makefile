@@ -90,7 +90,7 @@ scale: $(VENV)/.test  ## Simulate a teaching day of 100,000 students in virtual 
 
 slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm to a class of 50, give slices to 100 jobs, and let everything die (25 minutes)
 	@deploy/system-packages.sh --optional $(PACKAGES) slurmdbd mariadb-server faketime
-	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm tests/hub/test_slurm.py $(PYTEST_ARGS)
+	GPUKERNEL_SLURM=1 $(BIN)/python -m pytest -rs tests/engines/slurm tests/hub/slurm $(PYTEST_ARGS)
 
 CLAIMS ?= 1000
 kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (half an hour or more)

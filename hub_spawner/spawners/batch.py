@@ -4,7 +4,8 @@ Its kernels lease slices from the pool, or, where the job asks for ``shard``, ru
 
 Guarantees
 ----------
-* A job runs once.  One that Slurm puts back into its queue is ended: whoever had it open would find it empty, or not at all.
+* A job runs once.  One that Slurm puts back into its queue, or suspends, is ended: whoever had it open would find it empty, or not at
+  all, and what it held would wait with it.
 * Its person reads in a sentence what a start waits for, why it was refused, and why a server ended that nobody stopped.
 * Nothing secret is in a job's script or command line.
 * A server's token tells the Hub a port, and changes nothing else of the spawner.
@@ -39,6 +40,9 @@ take_ports_only()  # also where somebody uses this class without `configure`
 
 LOOK_SECONDS = 5.0
 """Seconds for which one look at a job that waits serves everybody who watches it."""
+
+STANDING = ("SUSPENDED", "STOPPED")
+"""States of a job whose processes are there and stand still; batchspawner takes them for the end."""
 
 _ONCE = """if [ -n "${SLURM_RESTART_COUNT:-}" ]; then
     echo "Slurm has put this job back into its queue; a server does not start twice." >&2
@@ -95,7 +99,7 @@ class GPUSlurmSpawner(GPUSpawnerMixin, SlurmSpawner):  # type: ignore[misc]
     ).tag(config=True)
 
     _ran = ""  # the job that has run: it must not wait again
-    _requeued = ""
+    _stopped: ServerJob | None = None  # which was ended, since Slurm has put it back or suspended it
     _job = ""  # the last one, also when batchspawner has forgotten it
     _looked: tuple[float, str, ServerJob | None] = (0.0, "", None)
 
@@ -130,7 +134,8 @@ class GPUSlurmSpawner(GPUSpawnerMixin, SlurmSpawner):  # type: ignore[misc]
 
     async def start(self) -> Any:
         """Submit the job and return its address; an error's sentence is for its person."""
-        self._ran = self._requeued = self._job = ""
+        self._ran = self._job = ""
+        self._stopped = None
         patience = max(self.start_timeout - 5.0, self.start_timeout * 0.8)
         try:
             async with asyncio.timeout(patience):
@@ -157,10 +162,11 @@ class GPUSlurmSpawner(GPUSpawnerMixin, SlurmSpawner):  # type: ignore[misc]
         return self._job
 
     async def query_job_status(self) -> JobStatus:
-        """Ask for the job's state; one that ran and waits again is ended, and not found any more."""
+        """Ask for the job's state; one that ran and waits again, or is suspended, is ended, and not found any more."""
         status = await super().query_job_status()
-        if status is JobStatus.PENDING and self.job_id and self.job_id == self._ran:
-            self._requeued = self.job_id
+        stands = status is JobStatus.NOTFOUND and str(self.job_status).startswith(STANDING)
+        if self.job_id and (stands or (status is JobStatus.PENDING and self.job_id == self._ran)):
+            self._stopped = ServerJob(self.job_id, "SUSPENDED" if stands else "REQUEUED")
             try:
                 await self.cancel_batch_job()
             except RuntimeError as error:
@@ -178,8 +184,8 @@ class GPUSlurmSpawner(GPUSpawnerMixin, SlurmSpawner):  # type: ignore[misc]
         """Return why the job is over, as Slurm tells it."""
         if not self._job:
             return ""
-        if self._requeued == self._job:
-            return why_ended(ServerJob(self._job, "REQUEUED"), self._job)
+        if self._stopped is not None and self._stopped.id == self._job:
+            return why_ended(self._stopped, self._job)
         return why_ended(await self._look(self._job), self._job)
 
     async def _look(self, job: str) -> ServerJob | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 __all__ = ["ServerJob", "parse_job", "refusal_of", "why_ended", "why_waiting"]
 
-FORMAT = "State:24|,Reason:80|,TimeLimit:24|,RestartCnt:12|,exit_code:12|"
+FORMAT = "State:24|,Reason:80|,TimeLimit:24|,RestartCnt:12|,exit_code:12|,PreemptTime:24|"
 """The columns of ``squeue --Format`` that `parse_job` reads."""
 
 _WAITING = {
@@ -21,6 +21,9 @@ _WAITING = {
     "JobHeldUser": "it was held, with your account",
     "Licenses": "it waits for a licence",
 }
+
+
+_ENDED_IN_GRACE = ("CANCELLED", "COMPLETED", "FAILED", "TIMEOUT")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,8 @@ class ServerJob:
         How often Slurm has put it back into its queue.
     status
         What its script ended with.
+    preempted
+        Another job has its place; in the time of grace a server ends by itself, in order, and Slurm calls that completed.
     """
 
     id: str
@@ -45,6 +50,7 @@ class ServerJob:
     limit: str = ""
     restarts: int = 0
     status: int = 0
+    preempted: bool = False
 
 
 def parse_job(job_id: str, said: str) -> ServerJob | None:
@@ -57,7 +63,9 @@ def parse_job(job_id: str, said: str) -> ServerJob | None:
     restarts = int(fields[3]) if fields[3].isdigit() else 0
     # In squeue the status is as wait(2) has it: 256 for each unit that a shell shows.
     status = int(fields[4]) if fields[4].isdigit() else 0
-    return ServerJob(job_id, fields[0], reason, fields[2], restarts, status >> 8 if status > 255 else status)
+    status = status >> 8 if status > 255 else status
+    preempted = len(fields) > 5 and fields[5][:1].isdigit()
+    return ServerJob(job_id, fields[0], reason, fields[2], restarts, status, preempted)
 
 
 def why_waiting(job: ServerJob) -> str:
@@ -89,7 +97,7 @@ def why_ended(job: ServerJob | None, number: str) -> str:
     its = f"Slurm's job {number}, in which it ran,"
     if job is None:
         return f"{its} is gone"
-    if job.state == "COMPLETED":
+    if job.state == "COMPLETED" and not job.preempted:
         return ""
     if job.restarts or job.state in ("PENDING", "REQUEUED"):
         return f"Slurm put its job {number} back into the queue, since its node failed or somebody had precedence"
@@ -97,12 +105,14 @@ def why_ended(job: ServerJob | None, number: str) -> str:
         "CANCELLED": "was cancelled",
         "TIMEOUT": f"has reached its time limit ({job.limit})",
         "DEADLINE": "has reached its deadline",
+        "SUSPENDED": "was suspended, and so ended",
         "PREEMPTED": "had to make way for a job of higher priority",
         "NODE_FAIL": "lost its node, which failed",
         "BOOT_FAIL": "lost its node, which failed",
         "OUT_OF_MEMORY": "took more memory than it had asked for",
     }
-    if way := ways.get(job.state):
+    state = "PREEMPTED" if job.preempted and job.state in _ENDED_IN_GRACE else job.state
+    if way := ways.get(state):
         return f"{its} {way}"
     return f"{its} ended with status {job.status}; its output is in your home directory"
 

@@ -16,6 +16,11 @@ from hub_spawner.spawners.slurm_words import ServerJob, parse_job, refusal_of, w
         ),
         ("FAILED|NonZeroExitCode|1:00|0|256|", ServerJob("7", "FAILED", "NonZeroExitCode", "1:00", 0, 1)),
         ("CANCELLED|None|UNLIMITED|1|15|", ServerJob("7", "CANCELLED", "", "UNLIMITED", 1, 15)),
+        (
+            "COMPLETED|None|1:00|0|0|2026-11-26T06:31:02|",
+            ServerJob("7", "COMPLETED", "", "1:00", preempted=True),
+        ),
+        ("RUNNING|None|1:00|0|0|N/A|", ServerJob("7", "RUNNING", "", "1:00")),
         ("", None),
         ("slurm_load_jobs error: Invalid job id specified", None),
     ],
@@ -43,6 +48,12 @@ def test_whoever_waits_reads_the_reason(reason: str, sentence: str) -> None:
     [
         (ServerJob("7", "TIMEOUT", limit="8:00:00"), "has reached its time limit (8:00:00)"),
         (ServerJob("7", "PREEMPTED"), "had to make way for a job of higher priority"),
+        (ServerJob("7", "COMPLETED", preempted=True), "had to make way for a job of higher priority"),
+        (
+            ServerJob("7", "FAILED", status=143, preempted=True),
+            "had to make way for a job of higher priority",
+        ),
+        (ServerJob("7", "SUSPENDED"), "was suspended, and so ended"),
         (ServerJob("7", "NODE_FAIL"), "lost its node, which failed"),
         (ServerJob("7", "FAILED", status=3), "ended with status 3; its output is in your home directory"),
         (ServerJob("7", "FAILED", restarts=1, status=1), "Slurm put its job 7 back into the queue"),
