@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-__all__ = ["JobShards", "NotUnderstood", "parse_allocation", "shards_of_a_gpu"]
+__all__ = ["JobShards", "NotUnderstood", "no_shards", "parse_allocation", "shards_of_a_gpu"]
 
 _GRES = re.compile(r"shard(?::[^:(,]+)?:(\d+)(?:\(([^)]*)\))?")
 _SHARE = re.compile(r"(\d+)/\d+")
@@ -37,6 +37,11 @@ class JobShards:
     gpu: int
     account: str = ""
     began: float = 0.0
+
+
+def no_shards(job: str, node: str) -> str:
+    """Return the sentence for a program of a job that has none on its node, though its environment asks for a slice."""
+    return f"Job {job} has no shards on {node}; a job with --exclusive has whole GPUs in their place, so leave that out."
 
 
 def _hosts(text: str) -> set[str]:

@@ -21,7 +21,7 @@ from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import PoolError, Refused
 from gpukernel.common.logs import of_lease
 from gpukernel.common.model import Holder, Lease, PlacedOn
-from gpukernel.engines.shards.allocation import JobShards, NotUnderstood
+from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, no_shards
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.slurm.commands import SlurmAway, SlurmRefused
 from gpukernel.remoting.lease_file import lease_text, no_lease_text
@@ -137,7 +137,7 @@ class JobLease:
             try:
                 found = await self._node.allocation(self.note.job)
                 if found is None:
-                    self._say("refused", f"Job {self.note.job} has no shards on {self._node.name}.")
+                    self._say("refused", no_shards(self.note.job, self._node.name))
                     self._node.without_shards(self.note.job)
                     return None
                 return await self._node.placement(found), found

@@ -24,7 +24,13 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
 from gpukernel.common.model import Device, PlacedOn
-from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, parse_allocation, shards_of_a_gpu
+from gpukernel.engines.shards.allocation import (
+    JobShards,
+    NotUnderstood,
+    no_shards,
+    parse_allocation,
+    shards_of_a_gpu,
+)
 from gpukernel.engines.shards.calls import Calls
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
@@ -312,7 +318,7 @@ class ShardNode:
             async for answer in held.answers():
                 yield answer
         elif other is not None and user in (0, other.user):
-            yield "refused", f"Job {job} has no shards on {self.name}."
+            yield "refused", no_shards(job, self.name)
         else:
             yield "refused", f"You have no job {job[:20]} on {self.name}."
 

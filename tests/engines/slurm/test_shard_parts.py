@@ -21,7 +21,13 @@ from gpukernel.cli.engines.slurm_node import hidden_from_others
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Device, Lease
-from gpukernel.engines.shards.allocation import JobShards, NotUnderstood, parse_allocation, shards_of_a_gpu
+from gpukernel.engines.shards.allocation import (
+    JobShards,
+    NotUnderstood,
+    no_shards,
+    parse_allocation,
+    shards_of_a_gpu,
+)
 from gpukernel.engines.shards.calls import Calls
 from gpukernel.engines.shards.folder import JobNote, JobsFolder
 from gpukernel.engines.shards.holding import JobLease
@@ -319,7 +325,7 @@ def test_a_job_without_shards_is_asked_for_once(folder: JobsFolder) -> None:
     async def ask() -> None:
         for _ in range(3):
             await node._look()
-            assert await first_answer(node, "12", 1000) == ("refused", "Job 12 has no shards on n1.")
+            assert await first_answer(node, "12", 1000) == ("refused", no_shards("12", "n1"))
         assert "no job 12" in (await first_answer(node, "12", 1001))[1]
         assert slurm.asked["12"] == 1
         assert folder.ids() == []
