@@ -54,7 +54,8 @@ def test_systemd_understands_them(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gpukernel-pool.service", "gpukernel-agent.service", "gpukernel-slurm.service"]
+    "name",
+    [f"gpukernel-{name}.service" for name in ("pool", "agent", "slurm", "supply")],
 )
 def test_systemd_finds_little_exposed(name: str) -> None:
     if not (analyze := shutil.which("systemd-analyze")):
