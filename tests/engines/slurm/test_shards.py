@@ -44,6 +44,7 @@ def test_a_job_sees_its_slice_as_the_whole_device(shards: Sharing) -> None:
     shards.until(lambda: shards.leases() == [])
     lease = shards.leases(ended=True)[-1]
     assert (lease.decided_by, lease.holder.person, lease.end_reason) == ("slurm", "root", "its job is over")
+    assert abs(lease.slices[0].weight - 0.02) < 1e-4  # of the device's time, as everywhere
 
 
 def test_a_job_s_first_program_may_be_a_monitor(shards: Sharing) -> None:
