@@ -51,7 +51,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "quotas": {"interactive": None},
     "requests": {"on_device": "", "priority": "interactive", "claims": "", "claims_from": 0.0},
     "slices": {"confirmed": 1, "fenced_until": None, "idle_since": None, "decided_by": "pool", **CEILINGS},
-    "tokens": {"renewed": None, "inside": 0},
+    "tokens": {"renewed": None, "inside": 0, "announced": ""},
 }
 CLOCK = {"id": 1, "steady": 0.0, "wall": 0.0, "boot": "", "since_boot": 0.0}
 
