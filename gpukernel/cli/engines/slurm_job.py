@@ -62,7 +62,8 @@ def job(
         return await seconds_left(Slurm(), job_id, notice, time.time()), f"Slurm ends its job {job_id}"
 
     try:
-        with Ear(term_to_self):
+        with Ear(term_to_self) as ear:
+            ear.await_listening()
             services.agent(
                 str(way),
                 None,

@@ -32,7 +32,8 @@ RESERVE = 0.3
 LARGEST_RESERVE = 10.0
 """A part of the time that is left, at most so many seconds of it, is for stopping the workers."""
 
-_LISTEN = "trap 'echo TERM; exit 0' TERM; while :; do sleep 86400 & wait $!; done"
+LISTENING_SECONDS = 30.0
+_LISTEN = "trap 'echo TERM; kill $!; exit 0' TERM; echo LISTENING; while :; do sleep 86400 & wait $!; done"
 
 
 class NotTheJobs(Exception):
@@ -43,7 +44,8 @@ class Ear:
     """A step of the job that hears SIGTERM; a context manager, in which `heard` is called for each, in a thread.
 
     The step ends when it has heard one, so that it holds no job up, and another one is started where Slurm lets it.  Where none can be
-    started at first, that is said, and the job hears less.
+    started at first, that is said, and the job hears less.  Slurm tells nobody what it told before the step was there, so
+    `await_listening` comes before anybody can hold a slice of the job.
     """
 
     def __init__(self, heard: Callable[[], None], environment: Mapping[str, str] = os.environ) -> None:
@@ -51,12 +53,24 @@ class Ear:
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
         self._over = False
+        self._settled = threading.Event()  # it listens, or never will
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._listen, name="ear", daemon=True).start()
         return self
 
+    def await_listening(self, seconds: float = LISTENING_SECONDS) -> None:
+        """Wait until the step hears signals or is known to hear none; after `seconds` say that it hears none yet, and go on."""
+        if not self._settled.wait(seconds):
+            self._complain(f"srun has started no step for {seconds:.0f} s; they are once it has")
+
     def _listen(self) -> None:
+        try:
+            self._hear()
+        finally:
+            self._settled.set()
+
+    def _hear(self) -> None:
         words = [
             "srun",
             "--ntasks=1",
@@ -85,6 +99,7 @@ class Ear:
                 return
             assert self._process.stdout is not None
             for line in self._process.stdout:
+                self._settled.set()
                 if line.strip() == "TERM":
                     heard = True
                     self._heard()

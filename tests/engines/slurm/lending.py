@@ -106,9 +106,14 @@ class Lending:
 
     def let_it_look(self, seconds: float) -> None:
         """Wait until the supply has looked again after so many seconds; a look is published after what it says."""
-        eventually((self.folder / "state.json").exists)
-        looked = self.status()["at"]
-        eventually(lambda: self.status()["at"] > looked + seconds)
+        state = self.folder / "state.json"
+        eventually(state.exists, 60)
+
+        def looked() -> float:
+            return float(json.loads(state.read_text())["at"])
+
+        first = looked()
+        eventually(lambda: looked() > first + seconds, seconds + 120)
 
     def jobs(self) -> dict[str, tuple[str, str, int]]:
         """State, node and restarts of the supply's jobs that are not over, by id."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Device, Holder, SliceRequest, Waiting
 from gpukernel.engines.slurm.announcement import Announcement, parse_gpu
 from gpukernel.engines.slurm.demand import waiting_gpus
-from gpukernel.engines.slurm.job import NotTheJobs, await_way_in, own_devices
+from gpukernel.engines.slurm.job import Ear, NotTheJobs, await_way_in, own_devices
 from gpukernel.engines.slurm.records import JobRecord, Records, connection_file
 
 FOUR = [(f"GPU-{number}0000000-aaaa", number) for number in range(4)]
@@ -43,6 +46,36 @@ def test_a_job_lends_its_own_gpus(
 def test_gpus_that_cannot_be_told_are_not_lent(environment: dict[str, str]) -> None:
     with pytest.raises(NotTheJobs):
         own_devices(FOUR, environment)
+
+
+def test_a_job_lends_nothing_before_it_hears_slurm(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate, number, heard = tmp_path / "gate", tmp_path / "pid", threading.Event()
+    srun = tmp_path / "srun"  # a slow Slurm
+    srun.write_text(
+        f'#!/bin/sh\nuntil [ -e {gate} ]; do sleep 0.05; done\nwhile [ "$1" != sh ]; do shift; done\n'
+        f'echo $$ > {number}\nexec "$@"\n'
+    )
+    srun.chmod(0o755)
+    with Ear(heard.set, {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}) as ear:
+        ear.await_listening(0.2)
+        assert "are not heard: srun has started no step for 0 s" in capsys.readouterr().err
+        gate.touch()
+        ear.await_listening(60)
+        os.kill(int(number.read_text()), signal.SIGTERM)
+        assert heard.wait(60)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_that_slurm_gives_no_step_lends_nevertheless(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "srun").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "srun").chmod(0o755)
+    with Ear(lambda: None, {"PATH": str(tmp_path)}) as ear:
+        ear.await_listening(60)
+    assert "are not heard: srun ended with 3" in capsys.readouterr().err
 
 
 def waiting(reason: str = "", **wanted: object) -> Waiting:

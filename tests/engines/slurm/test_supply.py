@@ -117,25 +117,33 @@ def test_a_job_that_cannot_start_is_named(world: Lending) -> None:
 
 
 def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_for(world: Lending) -> None:
-    world.start("--min", "1", "--notice", "8s")
+    world.start("--min", "1", "--notice", "10m")
     (server,) = eventually(world.offered, 90)
     program = world.hold("-p", "0.5")
     world.cluster.ask("scancel", "--signal=TERM", server.partition("-")[2])
-    lease = eventually(lambda: next((one for one in world.ask()[2] if one.notice), None))
+    lease = eventually(lambda: next((one for one in world.ask()[2] if one.notice), None), 60)
     assert lease is not None
-    assert lease.state == "live"
     assert lease.notice.startswith("This slice ends at ")
     assert lease.notice.endswith("its GPU server is being drained.")
-    # The next one serves while the holder is still there or just gone, and what is left ends when it was said.
-    (following,) = eventually(lambda: set(world.offered()) - {server}, 60)
-    ended = eventually(
-        lambda: next((one for one in world.ask()[2] if one.id == lease.id and one.ended), None)
-    )
-    assert ended is not None
-    assert ended.end_reason == f"its GPU server {server} was drained"
+    # The next one serves while the holder is still there.
+    (following,) = eventually(lambda: set(world.offered()) - {server}, 90)
+    assert [one.state for one in world.ask()[2]] == ["live"]
+    program.communicate("", timeout=60)
+    # Nobody is left, so the job does not wait for the time that was said.
     eventually(lambda: set(world.jobs()) == {following.partition("-")[2]}, 60)
-    eventually(lambda: f"Job {server.partition('-')[2]} is over (COMPLETED)." in world.log())
+    eventually(lambda: f"Job {server.partition('-')[2]} is over (COMPLETED)." in world.log(), 60)
     eventually(lambda: [one.name for one in world.ask()[1]] == [following], 60)  # the pool's list is tidy
+
+
+def test_who_stays_loses_the_slice_at_the_time_that_was_said(world: Lending) -> None:
+    world.start("--min", "1", "--notice", "5s")
+    (server,) = eventually(world.offered, 90)
+    program = world.hold("-p", "0.5")
+    world.cluster.ask("scancel", "--signal=TERM", server.partition("-")[2])
+    ended = eventually(lambda: next((one for one in world.ask()[2] if one.ended), None), 60)
+    assert ended is not None
+    assert ended.notice.startswith("This slice ends at ")
+    assert ended.end_reason == f"its GPU server {server} was drained"
     program.communicate("", timeout=60)
 
 
