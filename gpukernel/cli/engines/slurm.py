@@ -40,7 +40,7 @@ from gpukernel.cli.engines.slurm_options import (
 from gpukernel.cli.options import Level, LogFormat, LogLevel, Pool, State, TcpHost
 from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present, print_data
 from gpukernel.cli.terminal.listing import Column, Listing
-from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem, age, failure, seconds
+from gpukernel.cli.terminal.output import NOT_THERE, USAGE, Problem, age, failure, seconds, span
 from gpukernel.cli.terminal.usage import Group
 from gpukernel.common.errors import PoolError
 from gpukernel.common.logs import Form, one_line
@@ -300,7 +300,6 @@ def status(
     if how in (Format.JSON, Format.YAML):
         print_data([{**found, "running": runs}], how)
         return
-    now = time.time()
     listing = Listing(
         [
             Column("Job", lambda one: one["job"] or one["tag"]),
@@ -309,7 +308,9 @@ def status(
             Column("Server", lambda one: one["server"]),
             Column("Node", lambda one: one["node"], drop=2),
             Column("Leases", lambda one: str(one["leases"]), right=True),
-            Column("Ends", lambda one: f"in {age(one['ends'] - now)}" if one["ends"] else "", drop=3),
+            Column(
+                "Ends", lambda one: f"in {span(one['ends'] - time.time())}" if one["ends"] else "", drop=3
+            ),
         ],
         found.get("jobs", []),
         lambda one: one["job"],
@@ -320,7 +321,7 @@ def status(
     for line in found.get("log", [])[-8:]:
         print(f"{time.strftime('%a %H:%M:%S', time.localtime(line['at']))}  {one_line(line['sentence'])}")
     if not runs:
-        print(f"The supply does not run; this is of {age(now - found['at'])} ago.")
+        print(f"The supply does not run; this is of {age(found['at'])} ago.")
 
 
 @app.command()

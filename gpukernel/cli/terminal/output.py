@@ -26,6 +26,7 @@ __all__ = [
     "hours",
     "seconds",
     "size",
+    "span",
     "status_of",
 ]
 
@@ -102,11 +103,16 @@ def size(count: int) -> str:
 
 
 def age(since: float) -> str:
-    """Return the time since `since`, in seconds since the epoch, as a short span: ``4 s``, ``12 min``, ``3.5 h``."""
-    seconds = max(time.time() - since, 0)
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+    """Return the time since `since`, in seconds since the epoch, as a short `span`."""
+    return span(time.time() - since)
+
+
+def span(length: float) -> str:
+    """Return so many seconds, none if they are negative, as people read them: ``4 s``, ``12 min``, ``3.5 h``."""
+    length = max(length, 0)
+    if length < 100:
+        return f"{length:.0f} s"
+    return f"{length / 60:.0f} min" if length < 6000 else f"{length / 3600:.1f} h"
 
 
 def hours(count: float) -> str:

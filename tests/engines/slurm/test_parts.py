@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +188,29 @@ def test_mistakes_are_one_sentence(options: list[str], sentence: str, tmp_path: 
     assert done.returncode in (1, 2)
     assert done.stderr.startswith(f"gpukernel: {sentence}")
     assert done.stderr.count("\n") == 1
+
+
+def test_what_a_supply_saw_last_is_shown_with_what_is_left_of_each_job(tmp_path: Path) -> None:
+    shown = {
+        **dict.fromkeys(("tag", "reason", "leaving"), ""),
+        "job": "4711",
+        "state": "serving",
+        "slurm_state": "RUNNING",
+        "node": "n1",
+        "server": "gpu-4711",
+        "starts": 1,
+        "leases": 3,
+        "ends": time.time() + 8 * 3600,
+    }
+    records = Records(tmp_path / "slurm/gpu")
+    records.publish({"name": "gpu", "jobs": [shown], "log": [], "at": time.time() - 720})
+    records.release()
+    words = ["slurm", "status", "gpu", "--state", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "gpukernel.cli", *words], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[1].split("  ")[-1] == "in 8.0 h"
+    assert done.stdout.endswith("The supply does not run; this is of 12 min ago.\n")
 
 
 def test_who_asks_for_what_is_not_there_is_told(tmp_path: Path) -> None:
