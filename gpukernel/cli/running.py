@@ -97,7 +97,7 @@ async def _run(
                     environment = program_environment(Path(folder, "lease"), lease, os.environ)
                 except (DriverNotFound, OSError) as error:
                     raise Problem(str(error)) from None
-                async with client.keep_alive(lease), watched(lease):
+                async with client.keep_alive(lease, notified=complain), watched(lease):
                     return await run_program(command, environment, lambda: client.interrupt(lease.id))
         finally:
             try:

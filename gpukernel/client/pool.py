@@ -442,19 +442,35 @@ class PoolClient:
 
     @contextlib.asynccontextmanager
     async def keep_alive(
-        self, lease: Lease, ended: Callable[[str], None] | None = None
+        self,
+        lease: Lease,
+        ended: Callable[[str], None] | None = None,
+        notified: Callable[[str], None] | None = None,
     ) -> AsyncIterator[asyncio.Task[None]]:
-        """Keep `lease` alive for as long as the context lasts; the task ends when it is over, and `ended` is called with the
-        reason.
+        """Keep `lease` alive for as long as the context lasts; the task ends when it is over.
+
+        Parameters
+        ----------
+        ended
+            Called with the reason when it is over.
+        notified
+            Called with each new notice for its holder.
         """
         gone = asyncio.Event()
+        notice = lease.notice
+
+        def changed(now: Lease) -> None:
+            nonlocal notice
+            notice, before = now.notice, notice
+            if notified is not None and notice and notice != before:
+                notified(notice)
 
         def over(reason: str) -> None:
             gone.set()
             if ended is not None:
                 ended(reason)
 
-        self.keepalive.keep(lease.id, lambda changed: None, over)
+        self.keepalive.keep(lease.id, changed, over)
         task = asyncio.create_task(_until(gone))
         try:
             yield task

@@ -128,7 +128,8 @@ def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_
     # The next one serves while the holder is still there.
     (following,) = eventually(lambda: set(world.offered()) - {server}, 90)
     assert [one.state for one in world.ask()[2]] == ["live"]
-    program.communicate("", timeout=60)
+    _, told = program.communicate("", timeout=60)
+    assert told.count(f"gpukernel: {lease.notice}\n") == 1
     # Nobody is left, so the job does not wait for the time that was said.
     eventually(lambda: set(world.jobs()) == {following.partition("-")[2]}, 60)
     eventually(lambda: f"Job {server.partition('-')[2]} is over (COMPLETED)." in world.log(), 60)
