@@ -49,6 +49,14 @@ def test_what_it_calls_is_there(jobs: dict[str, Any]) -> None:
         assert (ROOT / path).exists(), path
 
 
+def test_each_action_runs_on_a_node_that_runners_have(jobs: dict[str, Any]) -> None:
+    # The first version of each whose action.yml says node24; runners have dropped node20.
+    first = {"checkout": 5, "setup-python": 6, "upload-artifact": 6, "download-artifact": 7, "attest-build-provenance": 3}  # fmt: skip
+    used = [step["uses"] for job in jobs.values() for step in job["steps"] if "uses" in step]
+    for action, version in re.findall(r"^actions/(\S+)@v(\d+)$", "\n".join(used), re.MULTILINE):
+        assert int(version) >= first[action], action
+
+
 def test_the_tag_is_compared_with_the_version(jobs: dict[str, Any]) -> None:
     (compare,) = (one for one in commands(jobs["build"]) if one.startswith("test "))
     version = tomllib.loads(PROJECT.read_text())["project"]["version"]
