@@ -124,7 +124,7 @@ class Hub:
             self.process = subprocess.Popen(
                 self.command, cwd=self.home, env=self._environment, stdout=log, stderr=log
             )
-        end = time.monotonic() + 90
+        end = time.monotonic() + 240  # beside other work a Hub takes minutes
         while True:
             try:
                 console = f"{self.url}/services/gpukernel/ready"

@@ -70,7 +70,7 @@ def test_a_quota_s_effect_is_shown_before_it_is_applied(signed: Signed, holders:
     holders.hold("anna", 0.4)
     page = signed.page("prof")
     dialog = page.get_by_role("dialog")
-    page.locator("#quotas").get_by_label("Devices at one moment").fill("0.1")
+    page.locator("#quotas").get_by_label("Devices at one moment", exact=True).fill("0.1")
     page.locator("#quotas").get_by_role("button", name="Look at the effect").click()
     expect(dialog).to_contain_text("1 person is above the new limit of 0.1")
     expect(dialog).to_contain_text("anna")
