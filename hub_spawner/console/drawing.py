@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpukernel.common.model import Device, Lease
+from gpukernel.common.model import Device, Lease, Slice
 
 __all__ = ["Bar", "Cut", "DayChart", "Part", "cut_devices", "day_chart"]
 
@@ -99,23 +99,37 @@ class Cut:
     free_mib: int
 
 
+def _place(devices: Sequence[Device], piece: Slice) -> int:
+    """Return which of `devices` a slice is on: one that was taken out of its server has the name of the one that is there now.
+
+    -1 where it is on none of them.
+    """
+
+    def likeness(place: int) -> tuple[bool, bool, bool]:
+        device = devices[place]
+        return device.uuid == piece.uuid, device.name == piece.device_name, device.available
+
+    named = (place for place, device in enumerate(devices) if device.id == piece.device_id)
+    return max(named, key=likeness, default=-1)
+
+
 def cut_devices(devices: Iterable[Device], leases: Iterable[Lease]) -> list[Cut]:
     """Return every device with the slices on it, side by side in the order of the courses."""
-    on: dict[str, list[tuple[str, str, str, int, int]]] = {}
+    devices = list(devices)
+    on: dict[int, list[tuple[str, str, str, int, int]]] = {}
     courses = set()
     for lease in leases:
         courses.add(lease.holder.course)
         for piece in lease.slices:
             of = lease.holder
             used = piece.usage.memory_used_bytes
-            on.setdefault(piece.device_id, []).append(
-                (of.course, of.person, lease.id, piece.memory_bytes, used)
-            )
+            place = _place(devices, piece)
+            on.setdefault(place, []).append((of.course, of.person, lease.id, piece.memory_bytes, used))
     colour = {name: number % COLOURS for number, name in enumerate(sorted(courses))}
     cuts = []
-    for device in devices:
+    for place, device in enumerate(devices):
         parts, x = [], 0.0
-        for course, person, lease_id, size, used in sorted(on.get(device.id, ())):
+        for course, person, lease_id, size, used in sorted(on.get(place, ())):
             width = 1000 * size / device.memory_bytes
             parts.append(
                 Part(
