@@ -125,20 +125,33 @@ def choose(cards: Iterable[Card], asked: Chosen, *, without_course: bool) -> tup
     by_name = {card.course.name: card for card in cards}
     card = by_name.get(asked.course)
     if card is None and asked.course:
-        others = ", ".join(by_name) or "none"
-        raise ChoiceRefused(f"You are not in course {asked.course[:60]}; your courses: {others}.")
+        others = ", ".join(by_name) or say("none")
+        raise ChoiceRefused(
+            say(
+                "You are not in course %(course)s; your courses: %(others)s.",
+                course=asked.course[:60],
+                others=others,
+            )
+        )
     if card is None and len(by_name) == 1 and not without_course:
         card = next(iter(by_name.values()))
     if card is None and not without_course:
         if by_name:
-            raise ChoiceRefused(f"Choose one of your courses: {', '.join(by_name)}.")
-        raise ChoiceRefused("You are in no course that uses GPUs; ask your instructor to add you.")
+            raise ChoiceRefused(say("Choose one of your courses: %(courses)s.", courses=", ".join(by_name)))
+        raise ChoiceRefused(say("You are in no course that uses GPUs; ask your instructor to add you."))
     if card is None:
         return Chosen(environment=asked.environment), None
     environment = asked.environment
     if environment and environment not in card.environments:
-        known = ", ".join(card.environments) or "none"
-        raise ChoiceRefused(f"{card.title} has no environment {environment[:60]}; it has: {known}.")
+        known = ", ".join(card.environments) or say("none")
+        raise ChoiceRefused(
+            say(
+                "%(course)s has no environment %(name)s; it has: %(known)s.",
+                course=card.title,
+                name=environment[:60],
+                known=known,
+            )
+        )
     if not environment and card.environments:
         environment = card.environments[0]
     return Chosen(card.course.name, environment), card

@@ -33,7 +33,7 @@ def _templates(language: str) -> jinja2.Environment:
     environment.filters["memory"] = memory_words
     environment.filters["said"] = texts.of
     environment.globals["words"] = words
-    environment.globals["language"] = {"zh": "zh-CN"}.get(language, language)
+    environment.globals["language"] = texts.tag
     return environment
 
 

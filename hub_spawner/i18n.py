@@ -17,6 +17,7 @@ from gpukernel.common.i18n import Sentence, in_words
 __all__ = ["LANGUAGES", "Texts", "choose_language", "later"]
 
 LANGUAGES = {"en": "English", "zh": "中文"}
+_TAGS = {"zh": "zh-CN"}
 _FOLDER = Path(__file__).parent / "locale"
 
 
@@ -44,6 +45,11 @@ class Texts:
         # gettext numbers a language's forms in this order.
         known = {*self._form.tags, "other"}
         self._forms = [name for name in ("zero", "one", "two", "few", "many", "other") if name in known]
+
+    @property
+    def tag(self) -> str:
+        """The language as the attribute ``lang`` names it."""
+        return _TAGS.get(self.language, self.language)
 
     def gettext(self, text: str) -> str:
         """Return `text` in this language, or as it is where nobody has translated it."""

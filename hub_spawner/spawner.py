@@ -25,6 +25,7 @@ from gpukernel.client.hub import HubClient
 from gpukernel.common.address import resolve_address
 from gpukernel.common.connection import Connection, connection_to
 from gpukernel.common.errors import PoolError, PoolUnreachable
+from gpukernel.common.i18n import say, sentence_of
 from hub_spawner.choices import Card, ChoiceRefused, Chosen, cards_of, choose
 from hub_spawner.form import render_choice
 from hub_spawner.i18n import Texts, choose_language, later
@@ -34,6 +35,9 @@ __all__ = ["GPUSpawnerMixin", "with_gpus"]
 
 
 AWAY = later("The GPU pool does not answer at the moment; try again in a minute.")
+
+_LANGUAGE = "gpukernel_language"
+"""An attribute of the Hub's object for a person: spawners come and go, also between a form and the page around it."""
 
 
 class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
@@ -75,6 +79,11 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
     gpu_ending = ""
     """A sentence for its person: why their last server ended, where nobody asked for that."""
 
+    @property
+    def gpu_texts(self) -> Texts:
+        """The words for the Hub's pages about this server, in the language in which its person last saw the choice."""
+        return Texts(getattr(self.user, _LANGUAGE, "en"))
+
     # --- who and where ---
 
     @property
@@ -106,15 +115,18 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
     async def _choice_form(spawner: GPUSpawnerMixin) -> str:
         """Return the choice page; empty, so that the server starts at once, where there is nothing to choose."""
         asking = getattr(spawner, "handler", None)  # the request for the page; none where a script asks
-        accepted = asking.request.headers.get("Accept-Language", "") if asking is not None else ""
-        language = choose_language(None, accepted)
-        texts = Texts(language)
+        # Without one, a form that was refused is shown again, in the language that it had.
+        if asking is not None:
+            accepted = asking.request.headers.get("Accept-Language", "")
+            setattr(spawner.user, _LANGUAGE, choose_language(None, accepted))
+        texts = spawner.gpu_texts
         try:
             cards = await spawner._cards()
         except PoolUnreachable:
             raise web.HTTPError(503, texts.gettext(AWAY)) from None
         except PoolError as error:
-            raise web.HTTPError(500, f"The GPU pool refuses the Hub: {error}") from None
+            sentence = say("The GPU pool refuses the Hub: %(why)s", why=sentence_of(error))
+            raise web.HTTPError(500, texts.of(sentence)) from None
         if not cards and not spawner.without_course:
             sentence = later("You are in no course that uses GPUs; ask your instructor to add you.")
             raise web.HTTPError(403, texts.gettext(sentence))
@@ -124,7 +136,11 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         last = Chosen.of(spawner.user_options or {})
         console = spawner.hub.base_url.removesuffix("hub/") + "services/gpukernel/"
         return render_choice(
-            cards, last, without_course=spawner.without_course, console=console, language=language
+            cards,
+            last,
+            without_course=spawner.without_course,
+            console=console,
+            language=texts.language,
         )
 
     @staticmethod
@@ -149,11 +165,11 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
                 )
         except ChoiceRefused as error:
             self._forget_choice()
-            raise refused(403, "choice", str(error)) from None
+            raise refused(403, "choice", sentence_of(error)) from None
         except PoolUnreachable:
             raise refused(503, "pool_away", AWAY) from None
         except PoolError as error:
-            raise refused(403, "pool_refused", str(error)) from None
+            raise refused(403, "pool_refused", sentence_of(error)) from None
         self._open = True
         try:
             started = await maybe_future(super().start())
@@ -203,7 +219,12 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         unknown = [trait for trait in changes if not self.has_trait(trait)]
         if unknown:
             raise ChoiceRefused(
-                f"Environment {name} sets {unknown[0]}, which {type(self).__name__} does not know; tell the administrator."
+                say(
+                    "Environment %(name)s sets %(setting)s, which %(spawner)s does not know; tell the administrator.",
+                    name=name,
+                    setting=unknown[0],
+                    spawner=type(self).__name__,
+                )
             )
         self._before_environment = {trait: getattr(self, trait) for trait in changes}
         for trait, value in changes.items():
@@ -287,12 +308,12 @@ def refused(status: int, reason: str, sentence: str) -> Exception:
     """Return the error that the Hub shows as this sentence, on its pages and in its API; `reason` is for its metrics."""
     try:
         from jupyterhub.spawner import SpawnException
+
+        error: Exception = SpawnException(sentence, reason=reason, status_code=status)
     except ImportError:  # before JupyterHub 6
-        error: Exception = web.HTTPError(status, sentence)
-        error.jupyterhub_message = sentence  # type: ignore[attr-defined]
-        return error
-    made: Exception = SpawnException(sentence, reason=reason, status_code=status)
-    return made
+        error = web.HTTPError(status, sentence)
+    error.jupyterhub_message = sentence  # type: ignore[attr-defined]  # what the page after a failed start shows, in all versions
+    return error
 
 
 READY = {

@@ -16,7 +16,7 @@ import hub_spawner
 from gpukernel.common.i18n import say
 from hub_spawner.i18n import Texts
 from tests.conftest import Pool, eventually
-from tests.hub.console.people import Holders, Visitor, words
+from tests.hub.console.people import Holders, Visitor, words, words_in
 from tests.hub.hub import Hub
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.5"}
@@ -80,6 +80,36 @@ def test_the_page_before_a_server_starts_is_in_the_reader_s_language(
     english = page({})
     assert '<fieldset lang="en">' in english
     assert "Course ml101 holds 0.79 of its 0.80 V100; 0.10 more does not fit." in english
+
+
+def test_the_pages_around_a_start_are_in_the_reader_s_language(running: tuple[Hub, Pool]) -> None:
+    hub, _ = running
+    prof = Visitor(hub, "prof")
+    spawn = f"{hub.url}/hub/spawn/prof"
+
+    def seen(address: str, data: dict[str, str] | None = None, **headers: str) -> str:
+        how = "POST" if data else "GET"
+        answer = prof.request(how, address, data=data, headers=headers, timeout=60)
+        return words_in(answer.content.decode())
+
+    before = seen(spawn, **CHINESE)
+    assert "启动您的服务器" in before
+    assert re.search(r"V100 × 0.1 .* 启动 ", before), before
+    # A choice that cannot be: the page after it, and the one to which it leads, whose request says nothing of a language.
+    seen(spawn, {"_xsrf": prof.xsrf, "course": "chem"}, **CHINESE)
+    pending = f"{hub.url}/hub/spawn-pending/prof"
+    eventually(lambda: "您的服务器未能启动" in seen(pending), 60)
+    assert "您不在课程 chem 中；您的课程：hpc, ml101。" in seen(pending)
+    assert "重试" in seen(pending)
+    assert "Start your server" in seen(spawn)
+    # One that can: while it starts, and when it is stopped.
+    seen(spawn, **CHINESE)
+    starting = seen(spawn, {"_xsrf": prof.xsrf, "course": "hpc"}, **CHINESE)
+    assert "您的服务器正在启动。" in starting
+    assert "启动完成后，本页会自动跳转。" in starting
+    eventually(lambda: hub.ask("GET", "/users/prof").json()["servers"].get("", {}).get("ready"), 150)
+    hub.stop_server("prof")
+    assert "您的服务器未在运行" in seen(f"{hub.url}/hub/user/prof/")
 
 
 def test_a_person_s_own_page_is_in_the_reader_s_language_to_its_units(
