@@ -22,6 +22,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 WHEEL   := $(if $(wildcard $(VENV)/.test $(VENV)/.dev),,$(firstword $(wildcard dist/gpukernel-$(VERSION)-py3-none-manylinux*.whl)))
 WHEEL_FOR_demo = $(WHEEL)
 WHEEL_FOR_hub-demo = $(WHEEL)
+# Python compiles what a demo imports; pip would compile 8,600 files first, for most of a minute.
+PIP_FOR_demo     := --no-compile
+PIP_FOR_hub-demo := --no-compile
 
 .DEFAULT_GOAL := help
 .PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images images-test system clean
@@ -210,7 +213,7 @@ $(VENV)/bin/python: | system
 
 $(VENV)/.demo $(VENV)/.hub-demo $(VENV)/.test $(VENV)/.dev: $(VENV)/.%: $(NATIVE) | $(VENV)/bin/python
 	@echo "Installing gpukernel with its '$*' extra into $(VENV): a few minutes the first time …"
-	$(BIN)/pip install --quiet $(if $(WHEEL_FOR_$*),'$(WHEEL_FOR_$*)[$*]',\
+	$(BIN)/pip install --quiet $(PIP_FOR_$*) $(if $(WHEEL_FOR_$*),'$(WHEEL_FOR_$*)[$*]',\
 	    --config-settings='cmake.define.SIMGPU_LEVELS=$(or $(LEVELS_FOR_$*),2;3;4)' --editable '.[$*]')
 	@touch $@
 

@@ -1,7 +1,7 @@
 """``python tests/wheels/minute.py dist/gpukernel-….whl``: from nothing to the demo's result, with each Python, on a machine without compiler and Node.
 
 What the demo needs is downloaded first.  Then the clock starts: a new environment, the installation of the wheel with its ``demo`` extra from
-the downloads, by pip and then again by uv, and ``gpukernel demo``, until it has printed its result.  ``PATH`` has all that it had but compilers, build tools and Node.
+the downloads, by each of `INSTALLERS`, and ``gpukernel demo``, until it has printed its result.  ``PATH`` has all that it had but compilers, build tools and Node.
 Behind the seconds of each step stand, in parentheses, those of the processors, which say more on a machine that does other work, too.
 """
 
@@ -23,6 +23,8 @@ from pathlib import Path
 NOT_THERE = re.compile(
     r"(.*-)?(cc|c\+\+|gcc|g\+\+|clang|clang\+\+|cpp|tcc|zig|as|ld|cmake|ninja|make|nvcc|ptxas|node|nodejs|npm|npx)(-[\d.]+)?"
 )
+INSTALLERS = ("pip --no-compile", "uv", "pip")
+"""What ``make demo`` does, what is quickest, and what compiles every file of every package before the first is used."""
 CHECK = Path(__file__).with_name("check.py")
 
 
@@ -58,12 +60,13 @@ def fetch(run: Callable[..., str], python: str, wanted: str, downloads: Path, fo
 def new_environment(
     run: Callable[..., str], python: str, installer: str, wanted: str, downloads: Path, here: Path
 ) -> None:
-    """Make the environment `here`, with `wanted` from `downloads` in it, by `installer` (``"pip"`` or ``"uv"``)."""
+    """Make the environment `here`, with `wanted` from `downloads` in it, by `installer`, one of `INSTALLERS`."""
     where = ("--quiet", "--no-index", "--find-links", downloads, wanted)
-    if installer == "pip":
+    name, *options = installer.split()
+    if name == "pip":
         run(python, "-m", "venv", here)
         pip = (here / "bin" / "python", "-m", "pip", "--disable-pip-version-check")
-        run(*pip, "install", *where, PIP_CONFIG_FILE=os.devnull)
+        run(*pip, "install", *options, *where, PIP_CONFIG_FILE=os.devnull)
     else:
         uv = here.with_name("fetching") / "bin" / "uv"
         run(uv, "venv", "--quiet", "--no-config", "--python", python, here)
@@ -136,8 +139,8 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory(prefix="wheel-") as root:
             downloads = options.downloads or Path(root, "downloads")
-            for installer in ("pip", "uv"):
-                folder = Path(root, installer)
+            for installer in INSTALLERS:
+                folder = Path(root, installer.replace(" ", ""))
                 folder.mkdir()
                 try:
                     version, times = tried(python, installer, options.wheel.resolve(), downloads, folder)

@@ -32,6 +32,7 @@ def test_a_demo_takes_a_wheel_of_this_version(tmp_path: Path) -> None:
         ).stdout
 
     assert "--editable '.[demo]'" in plan()
+    assert "--no-compile " in plan(), "pip would compile for most of a minute what is never imported"
     wheel = tmp_path / "dist" / "gpukernel-0.0.1-py3-none-manylinux_2_28_x86_64.whl"
     wheel.parent.mkdir()
     wheel.touch()
