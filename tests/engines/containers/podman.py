@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["RUNTIME_FOLDER", "Podman", "root_filesystem", "running_podman"]
+__all__ = ["RUNTIME_FOLDER", "SLICE", "Podman", "root_filesystem", "running_podman"]
 
+SLICE = "gpukernel.io/slice=v100-0.02"
 RUNTIME_FOLDER = Path("/var/run/cdi")
 """The folder where podman looks for CDI files besides ``/etc/cdi``, with the higher rank."""
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import uuid
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Pool, eventually
-from tests.engines.containers.podman import RUNTIME_FOLDER, Podman, root_filesystem, running_podman
+from tests.engines.containers.podman import SLICE, Podman, root_filesystem
 
-SLICE = "gpukernel.io/slice=v100-0.02"
 WHOLE = "gpukernel.io/slice=v100-1"
 LOOK = """
 import ctypes, os
@@ -24,41 +20,6 @@ cuda = ctypes.CDLL("libcuda.so.1")
 size = ctypes.c_size_t()
 print(cuda.cuInit(0), cuda.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.value >> 20, os.getuid())
 """
-
-
-@pytest.fixture(scope="module")
-def podman() -> Iterator[Podman]:
-    yield from running_podman()
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return root_filesystem(tmp_path / "image")
-
-
-@contextlib.contextmanager
-def cdi_file(pool: Pool, *options: str) -> Iterator[Pool]:
-    file = RUNTIME_FOLDER / f"gpukernel-{uuid.uuid4().hex}.json"
-    made = pool.gpukernel("cdi", "--output", str(file), *options)
-    assert made.returncode == 0, made.stderr
-    try:
-        yield pool
-    finally:
-        file.unlink()
-
-
-@pytest.fixture
-def pool(own_pool: Pool) -> Iterator[Pool]:
-    """A pool whose CDI file is there: a container starts with its slice or not at all."""
-    with cdi_file(own_pool, "--at-start", "--wait", "2") as pool:
-        yield pool
-
-
-@pytest.fixture
-def asked_pool(own_pool: Pool) -> Iterator[Pool]:
-    """The same, and containers ask for their slice when they first use CUDA."""
-    with cdi_file(own_pool) as pool:
-        yield pool
 
 
 def looked(podman: Podman, root: Path, *options: str) -> str:
