@@ -16,7 +16,7 @@ from tests.deploy.images.wheel import wheel_of_this_installation
 from tests.engines.containers.podman import Podman
 from tools.images import build, make_context
 
-__all__ = ["BASE", "PYTHON", "WHEN", "Builder", "debian", "running_builder"]
+__all__ = ["BASE", "PYTHON", "WHEN", "Builder", "debian", "running_builder", "skip_without"]
 
 SUITE, PYTHON = "bookworm", "3.11"
 # Made once, since it takes minutes.
@@ -81,6 +81,13 @@ def _overlays(home: Path) -> bool:
     return mounted.returncode == 0
 
 
+def skip_without(*programs: str) -> None:
+    """Skip where a program is missing, or where this is not root, and say which."""
+    missing = [one for one in programs if not shutil.which(one)]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"needs root with {', '.join(programs)}; missing: {', '.join(missing) or 'root'}")
+
+
 def debian() -> Path:
     """Return the root file system of a Debian with Python and nothing else."""
     if not CACHE.is_dir():
@@ -102,9 +109,7 @@ def debian() -> Path:
 @contextmanager
 def running_builder() -> Iterator[Builder]:
     """A builder that has the image `BASE`; skips where it cannot be."""
-    missing = [one for one in ("buildah", "debootstrap", "unshare") if not shutil.which(one)]
-    if missing or os.geteuid() != 0:
-        pytest.skip(f"needs root with buildah and debootstrap; missing: {', '.join(missing) or 'root'}")
+    skip_without("buildah", "debootstrap", "unshare")
     root = debian()
     home = Path(tempfile.mkdtemp(prefix="buildah-", dir="/var/tmp"))
     builder = Builder(home)
@@ -115,7 +120,8 @@ def running_builder() -> Iterator[Builder]:
         builder("rm", container)
         yield builder
     finally:
-        builder.podman("rm", "--all", "--force", "--time", "0")
+        if shutil.which("podman"):
+            builder.podman("rm", "--all", "--force", "--time", "0")
         builder("rm", "--all", check=False)
         builder("rmi", "--all", "--force", check=False)
         mounts = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 
 from tests.cli.test_tls import Secured
-from tests.deploy.images.builder import Builder
+from tests.deploy.images.builder import Builder, skip_without
 from tests.hub.hub import Hub
 
 __all__ = ["ACCOUNT", "HubContainer"]
@@ -36,6 +36,7 @@ class HubContainer(Hub):
     def __init__(
         self, builder: Builder, secured: Secured, courses: str, *, extra: str, volumes: Iterable[str] = ()
     ) -> None:
+        skip_without("podman", "runc")
         builder.image("hub")
         builder.home.chmod(0o711)
         home = builder.home / "jupyterhub"  # pytest's own folders are closed for other accounts

@@ -46,6 +46,13 @@ def test_services_take_only_files_whose_hashes_are_known(name: str) -> None:
         assert " --hash=sha256:" in block, block
 
 
+@pytest.mark.parametrize("python", ["3.11", "3.13"])
+@pytest.mark.parametrize("name", ["singleuser-tensorflow", "singleuser-jax"])
+def test_a_slice_brings_nvidia_s_libraries_and_the_image_none(name: str, python: str) -> None:
+    found = {one for one in pinned(name, python) if one.startswith("nvidia-")}
+    assert found == {"nvidia-cuda-nvcc-cu12", "nvidia-ml-py"}  # libdevice for XLA, and gpukernel's own
+
+
 def test_a_list_is_read_for_the_image_s_python_and_not_for_ours() -> None:
     text = "a==1 ; python_full_version < '3.12' \\\n    --hash=sha256:0\na==2 ; python_full_version >= '3.12' \\\n    --hash=sha256:1\nb==1 ; sys_platform == 'win32'\nc==1\n"
     assert for_python(text, "3.11") == "a==1 \\\n    --hash=sha256:0\nc==1\n"
