@@ -27,7 +27,7 @@ PIP_FOR_demo     := --no-compile
 PIP_FOR_hub-demo := --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images images-test system clean
+.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes control-plane class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images images-test system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -98,6 +98,10 @@ slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm to a class of 50, give slices
 CLAIMS ?= 1000
 kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (half an hour or more)
 	GPUKERNEL_CLAIMS=$(CLAIMS) $(BIN)/python -m pytest -rP tests/engines/kubernetes/test_churn.py $(PYTEST_ARGS)
+
+control-plane: $(VENV)/.test  ## Try the DRA driver with Kubernetes' own API server, scheduler and controllers: KUBERNETES=FOLDER has them, and etcd (half an hour)
+	@test -x "$(KUBERNETES)/kube-apiserver" || { echo 'Say where etcd, kube-apiserver, kube-scheduler and kube-controller-manager of Kubernetes 1.36 are: make control-plane KUBERNETES=/opt/kubernetes' >&2; exit 2; }
+	GPUKERNEL_TEST_KUBERNETES="$(abspath $(KUBERNETES))" $(BIN)/python -m pytest -rs tests/engines/kubernetes $(PYTEST_ARGS)
 
 class: $(VENV)/.test  ## Follow the page “A class of 50” on two machines that are namespaces, and sign all fifty students in
 	GPUKERNEL_CLASS=50 $(BIN)/python -m pytest -rA --show-capture=no tests/e2e/test_class.py $(PYTEST_ARGS)

@@ -24,7 +24,7 @@ from gpukernel.engines.kubernetes.quantities import bytes_of
 from tests.conftest import Pool
 from tests.engines.kubernetes.api_server import ApiServer
 
-__all__ = ["Cluster", "running_cluster"]
+__all__ = ["REAL", "Cluster", "running_cluster"]
 
 REAL = "GPUKERNEL_TEST_KUBECONFIG"
 _MERGE = PatchType.MERGE
@@ -127,6 +127,18 @@ class Cluster:
     def deallocate(self, name: str) -> None:
         """Take the allocation away, with the status of its devices, as Kubernetes' controller does once no pod uses the claim."""
         self._write(name, {"allocation": None, "devices": None})
+
+    def forge(self, name: str, memory: str) -> str:
+        """Write more memory into a claim's allocation; return what the API says to that."""
+        claim = self.get(name)
+        assert claim is not None
+        results = [one.to_dict() for one in _results(claim)]
+        results[0]["consumedCapacity"] = {"memory": memory}
+        try:
+            self._write(name, {"allocation": {"devices": {"results": results}}})
+        except ApiError as error:
+            return str(error.status.message)
+        return ""
 
     def _write(self, name: str, status: dict[str, Any]) -> None:
         self.api.patch(

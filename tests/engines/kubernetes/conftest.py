@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from gpukernel.client.engines import EngineClient
 from tests.conftest import Pool
-from tests.engines.kubernetes.cluster import Cluster, running_cluster
+from tests.engines.kubernetes.cluster import REAL, Cluster, running_cluster
+from tests.engines.kubernetes.control_plane import NEEDED, PROGRAMS, ControlPlane, running_control_plane
 
 
 @pytest.fixture
@@ -45,3 +47,23 @@ def pool(lent_pool: Pool) -> Iterator[Pool]:
             await asyncio.gather(*(client.release_placed(one.key) for one in await client.placed()))
 
     asyncio.run(release())
+
+
+@pytest.fixture(scope="package", autouse=True)
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane | None]:
+    """The control plane of the programs of ``GPUKERNEL_TEST_KUBERNETES``, which every test of the package sees then; else None."""
+    if not os.environ.get(PROGRAMS):
+        yield None
+        return
+    with running_control_plane(tmp_path_factory.mktemp("control-plane")) as plane:
+        os.environ[REAL] = str(plane.kubeconfig)
+        yield plane
+        del os.environ[REAL]
+
+
+@pytest.fixture
+def plane(control_plane: ControlPlane | None) -> ControlPlane:
+    """The same, for tests of what only Kubernetes itself can show."""
+    if control_plane is None:
+        pytest.skip(f"needs {PROGRAMS}=FOLDER with {', '.join(NEEDED)} of Kubernetes 1.36 or newer")
+    return control_plane

@@ -94,23 +94,23 @@ class Kubelet:
             else (rpc.DRAPluginStub(self._channel), pb)
         )
 
-    def start_preparing(self, *names: str, beta: bool = False) -> Any:
-        """Ask that claims be prepared, and return the call."""
+    def start_preparing(self, *names: str, beta: bool = False, uid: str = "") -> Any:
+        """Ask that claims be prepared, and return the call; `uid` is said in place of a claim's own."""
         stub, messages = self._stub(beta)
-        claims = [self._message(messages, name) for name in names]
+        claims = [self._message(messages, name, uid) for name in names]
         return stub.NodePrepareResources.future(
             messages.NodePrepareResourcesRequest(claims=claims), timeout=60
         )
 
-    def _message(self, messages: Any, name: str) -> Any:
+    def _message(self, messages: Any, name: str, uid: str) -> Any:
         claim = self._cluster.get(name)
         assert claim is not None
-        return messages.Claim(namespace=self._cluster.namespace, name=name, uid=claim.metadata.uid)
+        return messages.Claim(namespace=self._cluster.namespace, name=name, uid=uid or claim.metadata.uid)
 
-    def prepare(self, name: str, *, beta: bool = False) -> Any:
+    def prepare(self, name: str, *, beta: bool = False, uid: str = "") -> Any:
         """Have a claim prepared; return what is said of it."""
-        uid = self._cluster.get(name).metadata.uid
-        return self.start_preparing(name, beta=beta).result().claims[uid]
+        uid = uid or str(self._cluster.get(name).metadata.uid)
+        return self.start_preparing(name, beta=beta, uid=uid).result().claims[uid]
 
     def unprepare(self, name: str, uid: str, *, beta: bool = False) -> str:
         """Have a claim given up; return the error."""

@@ -21,7 +21,7 @@ from gpukernel.engines.kubernetes.classes import ClassLimits, class_manifests
 from gpukernel.engines.kubernetes.quantities import bytes_of
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
-MANIFESTS = ("admission", "injection", "rbac", "example", "ceilings")
+MANIFESTS = ("admission", "injection", "rbac", "driver", "example", "ceilings")
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 LIMITS = ClassLimits(count=2, memory="4Gi", total="6Gi")
 V100 = class_manifests([("v100", "Tesla V100-SXM2-16GB")], LIMITS)[1]

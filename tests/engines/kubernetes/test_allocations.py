@@ -28,3 +28,9 @@ def test_parameters_for_this_driver_are_not_passed_over_in_silence() -> None:
     assert allocation_of(allocated("other.example.com")) is not None
     with pytest.raises(AllocationError, match=r"has parameters for .*, which knows none"):
         allocation_of(allocated(DRIVER))
+
+
+def test_an_administrator_s_view_of_a_device_is_no_slice() -> None:
+    claim = allocated("other.example.com")
+    claim.status.allocation.devices.results[0].adminAccess = True
+    assert allocation_of(claim) is None

@@ -248,6 +248,31 @@ def test_a_lease_that_is_lost_is_held_again_and_its_file_follows(
     assert read_lease_file(file).secret != before.secret
 
 
+def test_a_claim_of_another_s_name_or_uid_is_not_prepared(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    uid = allocated(cluster)
+    other = allocated(cluster, "other", "64Mi")
+    assert kubelet.prepare("one").error == ""
+    for name, asked in (("one", other), ("other", uid), ("one", "7a1c1f4e-0000-0000-0000-000000000000")):
+        assert "is another one now" in kubelet.prepare(name, uid=asked).error
+    assert [one.parent.parent.name for one in kubelet.claims.rglob("lease")] == [uid]
+
+
+def test_an_allocation_that_is_forged_after_its_lease_gives_nothing_more(
+    cluster: Cluster, pool: Pool, kubelet: Kubelet
+) -> None:
+    allocated(cluster)
+    eventually(lambda: cluster.is_ready("one"))
+    refused = cluster.forge("one", memory="16Gi")
+    if cluster.stand_in is None:  # Kubernetes itself keeps an allocation as it is
+        assert "immutable" in refused
+    else:
+        assert "is not what was allocated" in kubelet.prepare("one").error
+        assert kubelet.files() == []
+    assert [one.slices[0].memory_bytes for one in pool.live()] == [655 * MIB]
+
+
 def test_two_parts_of_one_device_are_one_slice(cluster: Cluster, pool: Pool, kubelet: Kubelet) -> None:
     allocated(cluster, memory="1Gi", count=2)
     answer = kubelet.prepare("one")
