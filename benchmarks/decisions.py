@@ -36,7 +36,7 @@ from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.server import RunningPool, serve
-from gpukernel.pool.scheduling.pending_requests import PendingRequest
+from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.store import schema
 from gpukernel.pool.store.store import Store
 

@@ -31,12 +31,14 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 __all__ = [
     "AvailabilityProfile",
     "FairOrder",
     "FairShareItem",
+    "InLine",
+    "Rest",
     "fair_order",
     "promise",
 ]
@@ -64,42 +66,49 @@ class FairShareItem(Protocol):
 W = TypeVar("W", bound=FairShareItem)
 
 
+InLine: TypeAlias = tuple[int, int, W]
+"""A request in the line of its course: the rank of its class, its ticket, and it."""
+
+
+class Rest(NamedTuple):
+    """Those that a `FairOrder` has not served: by course, the rank and ticket of the first one and what counts for the course, in millionths."""
+
+    at: Mapping[str, tuple[int, int]]
+    counts: Mapping[str, int]
+    weights: Mapping[str, float]
+
+
 class FairOrder(Generic[W]):
-    """The order in which requests are served (see the module), one after the other; O(log n) each.
+    """The order in which requests are served (see the module), one after the other; O(log n) each, for n courses.
 
     Parameters
     ----------
+    lines
+        By course, sorted; they must not change meanwhile.
     held
         What counts for a course, in millionths of a device, by its name; a course that is missing holds nothing.
     weights
         By course; 1 for one that is missing.
-    rank
-        `class_rank` of a request; without it all have the same.
     """
 
     def __init__(
         self,
-        waiting: Iterable[W],
+        lines: Mapping[str, Sequence[InLine[W]]],
         held: Mapping[str, int],
         weights: Mapping[str, float],
-        rank: Callable[[W], int] | None = None,
     ) -> None:
-        self._lines: dict[str, list[W]] = {}
-        waiting = list(waiting)
-        self._ranks = {one.ticket: rank(one) if rank else 0 for one in waiting}
-        for one in sorted(waiting, key=lambda one: (self._ranks[one.ticket], one.ticket)):
-            self._lines.setdefault(one.course, []).append(one)
+        self._lines = lines
         self._weights = weights
-        self._now = {course: held.get(course, 0) for course in self._lines}
-        self._next = dict.fromkeys(self._lines, 0)
-        self._heap = [self._entry(course) for course in self._lines]
+        self._now = {course: held.get(course, 0) for course in lines}
+        self._next = dict.fromkeys(lines, 0)
+        self._heap = [self._entry(course) for course in lines]
         heapq.heapify(self._heap)
-        self._last: W | None = None
+        self._last: tuple[str, W] | None = None
 
     def _entry(self, course: str) -> tuple[int, float, int, str]:
         # The first of a course has the lowest rank of those that it has left: so ranks come one after the other.
-        ticket = self._lines[course][self._next[course]].ticket
-        return self._ranks[ticket], self._now[course] / self._weights.get(course, 1.0), ticket, course
+        rank, ticket, _ = self._lines[course][self._next[course]]
+        return rank, self._now[course] / self._weights.get(course, 1.0), ticket, course
 
     def __iter__(self) -> Iterator[W]:
         while (one := self._following()) is not None:
@@ -110,20 +119,30 @@ class FairOrder(Generic[W]):
         if not self._heap:
             return None
         *_, course = heapq.heappop(self._heap)
-        one = self._lines[course][self._next[course]]
+        one = self._lines[course][self._next[course]][2]
         self._next[course] += 1
-        self._last = one
+        self._last = course, one
         return one
 
     def _settle(self, *, counts: bool = True) -> None:
         """Count what was served last for its course, and put the course back in."""
-        if (one := self._last) is None:
+        if self._last is None:
             return
-        self._last = None
+        (course, one), self._last = self._last, None
         if counts:
-            self._now[one.course] += one.size
-        if self._next[one.course] < len(self._lines[one.course]):
-            heapq.heappush(self._heap, self._entry(one.course))
+            self._now[course] += one.size
+        if self.left(course):
+            heapq.heappush(self._heap, self._entry(course))
+
+    def left(self, course: str) -> bool:
+        """Return whether anybody of a course is still to be served."""
+        return course in self._next and self._next[course] < len(self._lines[course])
+
+    def rest(self) -> Rest:
+        """Return who is still to be served."""
+        self._settle()
+        at = {c: self._lines[c][i][:2] for c, i in self._next.items() if self.left(c)}
+        return Rest(at, self._now, self._weights)
 
     def pass_over(self) -> None:
         """Say that the last one gets nothing now by its own quota: it does not count for its course, as if it did not wait."""
@@ -132,7 +151,7 @@ class FairOrder(Generic[W]):
     def upcoming(self, count: int) -> list[W]:
         """Return some of those that follow, the first of each course first."""
         lines = [self._lines[course][at : at + count] for course, at in self._next.items()]
-        firsts = (one for row in itertools.zip_longest(*lines) for one in row if one is not None)
+        firsts = (one[2] for row in itertools.zip_longest(*lines) for one in row if one is not None)
         return list(itertools.islice(firsts, count))
 
 
@@ -142,8 +161,13 @@ def fair_order(
     weights: Mapping[str, float],
     rank: Callable[[W], int] | None = None,
 ) -> list[W]:
-    """Return `waiting` in the order in which it is served where each of them gets something; see `FairOrder`."""
-    return list(FairOrder(waiting, held, weights, rank))
+    """Return `waiting` in the order in which it is served where each of them gets something, `rank` being that of its class; see `FairOrder`."""
+    lines: dict[str, list[InLine[W]]] = {}
+    for one in waiting:
+        lines.setdefault(one.course, []).append((rank(one) if rank else 0, one.ticket, one))
+    for line in lines.values():
+        line.sort(key=lambda one: one[:2])
+    return list(FairOrder(lines, held, weights))
 
 
 @dataclass

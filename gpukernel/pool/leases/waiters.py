@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -41,12 +42,15 @@ class Waiters:
         self._queued: dict[str, Waiter] = {}
         self._starting: dict[str, Waiter] = {}
         self._watched: dict[str, set[asyncio.Event]] = {}  # by lease
-        self._untold: dict[str, None] = {}  # of a crowd: those whose place may have changed
+        self._stale = False  # places of a crowd may have changed
         self._notifier: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[str]:
         """Iterate over the keys of the calls in the queue."""
         return iter(self._queued)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._queued
 
     def enter(self, key: str, traceparent: str = "") -> Waiter:
         """Add a call; the same use that asks again keeps its place, and its older call is replaced."""
@@ -116,21 +120,23 @@ class Waiters:
             for waiter in self._queued.values():
                 waiter.changed.set()
         else:
-            self._untold = dict.fromkeys(self._queued)
+            self._stale = True
             if self._notifier is None or self._notifier.done():
                 self._notifier = asyncio.get_running_loop().create_task(self._tell_crowd())
 
     async def _tell_crowd(self) -> None:
-        """Tell a crowd its places, a few at a time, in a quarter of the time at most.
+        """Tell a crowd its places, a few at a time, in a quarter of the time at most; once more where they change meanwhile.
 
         gRPC takes in one new call for each turn of the loop.  If a turn told hundreds their places, renewals would come in too late.
         """
         clock = asyncio.get_running_loop().time
-        while self._untold:
-            begin = clock()
-            for key in list(self._untold)[:A_FEW]:
-                del self._untold[key]
-                if waiter := self._queued.get(key):
-                    waiter.changed.set()
-            await asyncio.sleep(0)  # they are told in this turn
-            await asyncio.sleep(3 * (clock() - begin))
+        while self._stale:
+            self._stale = False
+            crowd = iter(list(self._queued))
+            while keys := list(itertools.islice(crowd, A_FEW)):
+                begin = clock()
+                for key in keys:
+                    if waiter := self._queued.get(key):
+                        waiter.changed.set()
+                await asyncio.sleep(0)  # they are told in this turn
+                await asyncio.sleep(3 * (clock() - begin))

@@ -15,7 +15,7 @@ from gpukernel.pool.domain.direct_mode import Places
 from gpukernel.pool.domain.fairness import AvailabilityProfile
 from gpukernel.pool.domain.placement import DeviceClass
 from gpukernel.pool.domain.quota import Claim, Standing
-from gpukernel.pool.scheduling.pending_requests import PendingRequest
+from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.reserved_device import Claimed
 from gpukernel.pool.store.store import Store

@@ -28,7 +28,7 @@ from gpukernel.pool.domain.giving_way import Candidate, leases_giving_way
 from gpukernel.pool.domain.placement import DeviceClass, slice_bytes
 from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.backfill_state import BackfillState, read_profiles
-from gpukernel.pool.scheduling.pending_requests import PendingRequest
+from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
 
@@ -137,10 +137,14 @@ class MakingWay:
         """Return whether a request may make others give way, or has, although others wait for every kind further ahead."""
         if request.key in self._times:
             return True
-        if self._looks == LOOKS or not self._may(request) or not self._there():
+        if not self._may(request) or not self.may_look():
             return False
         self._looks += 1
         return True
+
+    def may_look(self) -> bool:
+        """Return whether another one without a claim may make somebody give way."""
+        return self._looks < LOOKS and bool(self._there())
 
     def make(
         self, request: PendingRequest, kinds: list[DeviceClass], length: float, found: Mapping[str, Device]

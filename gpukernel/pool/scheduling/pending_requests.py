@@ -10,23 +10,22 @@ The table is read again only when its version in the ledger has grown.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Container
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
-from gpukernel.common.slice_request import class_rank
 from gpukernel.pool.scheduling import giving_way
-from gpukernel.pool.store import quota_usage
+from gpukernel.pool.scheduling.pending_request import PendingRequest
+from gpukernel.pool.scheduling.queue_index import QueueIndex
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
 from gpukernel.pool.store.signs_of_life import last_seen
 from gpukernel.pool.store.store import Store
 
-__all__ = ["ABSENT", "KEEP_PLACE", "PendingRequest", "PendingRequests"]
+__all__ = ["ABSENT", "KEEP_PLACE", "PendingRequests"]
 
 KEEP_PLACE = 60.0
 """Seconds for which a request that nobody waits for keeps its place."""
@@ -49,41 +48,6 @@ _CHANGED = CompiledSql(ledger.update().values(queue_version=ledger.c.queue_versi
 _TICKET = CompiledSql(ledger.update().values(ticket=sa.bindparam("new")))
 
 
-@dataclass(frozen=True)
-class PendingRequest:
-    """One request that waits; `since` is when it came first, `seen` a steady time when its call was known to be open, and
-    `pool` the process that has held it since; empty: nobody does."""
-
-    key: str
-    wanted: SliceRequest
-    holder: Holder
-    role: str
-    ttl: float
-    longest: float
-    since: float
-    pool: str
-    seen: float
-    size: int = 0  # devices' worth in millionths, on the largest device that it could get
-    ticket: int = 0
-    # Devices on which leases give way to it, or did, and the steady time from which on they are its own.
-    claims: tuple[str, ...] = ()
-    claims_from: float = 0.0
-
-    @property
-    def course(self) -> str:
-        """Return the course that it is for; empty for none."""
-        return self.holder.course
-
-    def rank(self, now: float) -> int:
-        """Return the rank of its class at a wall time, the lowest first; waiting lowers it (`PROMOTED_AFTER`)."""
-        return class_rank(self.wanted.priority, now - self.since)
-
-    @property
-    def accounts(self) -> tuple[Account, ...]:
-        """Return the accounts whose quotas it counts in, from the pool down."""
-        return quota_usage.accounts_of(self.holder.person, self.holder.course)
-
-
 class PendingRequests:
     """All pending requests, as one pool process keeps them.
 
@@ -98,6 +62,8 @@ class PendingRequests:
     ----------
     by_key
         The requests by their keys.
+    index
+        The same, and a newcomer during its decision.
     doubtful
         Keys that may have a lease that has not ended.
     """
@@ -107,8 +73,10 @@ class PendingRequests:
         self._pool = pool
         self._version = -1
         self.by_key: dict[str, PendingRequest] = {}
+        self.index = QueueIndex()
         self.doubtful: set[str] = set()
         self._seen: dict[str, float] = {}
+        self._before: tuple[int, dict[str, PendingRequest | None]] = -1, {}
         store.on_renewed.append(self.forget)
 
     def __len__(self) -> int:
@@ -126,26 +94,57 @@ class PendingRequests:
             return False
         return bool(self._store.versions(self._store.changes.reading()).queue_version != self._version)
 
-    def state(self) -> tuple[int, dict[str, PendingRequest]]:
-        """Return what `restore` takes, should the transaction be rolled back."""
-        return self._version, dict(self.by_key)
+    def mark(self) -> None:
+        """Remember how things are, for `restore`."""
+        self._before = self._version, {}
 
-    def restore(self, state: tuple[int, dict[str, PendingRequest]]) -> None:
-        """Go back to a `state`, as the database has gone back; what `forget` said holds."""
-        version, self.by_key = state
+    def restore(self) -> None:
+        """Go back to the last `mark`, as the database has gone back; what `forget` said holds."""
+        version, before = self._before
+        self._change(dict(before))
         self._version = version if self._version >= 0 else -1
 
     def refresh(self, db: sa.Connection, version: int) -> None:
         """Read the table where its version has grown, and which pools are alive where anybody waits."""
         if version != self._version:
-            self.by_key = {row.key: _request(row) for row in _ALL.rows(db)}
-            self.doubtful |= set(self.by_key)
+            found: dict[str, PendingRequest | None] = {row.key: _request(row) for row in _ALL.rows(db)}
+            gone = dict.fromkeys(self.by_key.keys() - found.keys())
+            self._change(gone | {key: one for key, one in found.items() if self.by_key.get(key) != one})
+            self.doubtful |= set(found)
             self._version = version
         self._seen = last_seen(db) if self.by_key else {}
+
+    def _change(self, now: dict[str, PendingRequest | None]) -> None:
+        """Let these requests be so in memory; None: gone."""
+        for key in now:
+            self._before[1].setdefault(key, self.by_key.get(key))
+            self.index.remove(key)  # first all of them: they may have changed places with one another
+        for key, request in now.items():
+            if request is None:
+                self.by_key.pop(key, None)
+            else:
+                self.by_key[key] = request
+                self.index.put(request)
+
+    def consider(self, newcomer: PendingRequest) -> None:
+        """Take a request into the index that is not written down yet; `put`, `drop` or `restore` follow."""
+        self._before[1].setdefault(newcomer.key, self.by_key.get(newcomer.key))
+        self.index.put(newcomer)
 
     def seen(self, request: PendingRequest) -> float:
         """Return when the call of a request was known to be open, in steady time."""
         return max(request.seen, self._seen.get(request.pool, request.seen))
+
+    def absent(self, here: Container[str], steady: float) -> set[str]:
+        """Return the keys for which no process that is alive holds a call; for those of `here` this one does."""
+        long_ago = steady - ABSENT
+        return {
+            key
+            for pool, keys in self.index.by_pool.items()
+            if self._seen.get(pool, long_ago - 1) < long_ago
+            for key in keys
+            if key not in here and self.seen(self.index.requests[key]) < long_ago
+        }
 
     def put(self, db: sa.Connection, request: PendingRequest) -> None:
         """Add a request, or replace the one with its key."""
@@ -155,12 +154,13 @@ class PendingRequests:
         else:
             _ADD.run(db, **values)
             _TICKET.run(db, new=request.ticket)
-        self.by_key[request.key] = request
+        self._change({request.key: request})
         self._changed(db)
 
-    def drop(self, db: sa.Connection, keys: Iterable[str]) -> None:
+    def drop(self, db: sa.Connection, keys: Collection[str]) -> None:
         """Remove the requests of these keys; who gives way to them stays."""
-        gone = [request for key in keys if (request := self.by_key.pop(key, None)) is not None]
+        gone = [request for key in keys if (request := self.by_key.get(key)) is not None]
+        self._change(dict.fromkeys(keys))
         if gone:
             giving_way.withdraw_for(db, self._store, [one.key for one in gone if one.claims])
             _REMOVE.each(db, [{"this": one.key} for one in gone])
@@ -177,8 +177,7 @@ class PendingRequests:
         """Write down which requests this process does not hold the calls of any more, and remove those that nobody has held for long."""
         left, lost = self.neglected(keys, steady)
         _LEFT.each(db, [{"this": request.key, "now": steady} for request in left])
-        for request in left:
-            self.by_key[request.key] = replace(request, pool="", seen=steady)
+        self._change({request.key: replace(request, pool="", seen=steady) for request in left})
         self.drop(db, lost)
         if left:
             self._changed(db)

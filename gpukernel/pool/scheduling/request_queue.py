@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Container
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -21,11 +21,13 @@ from gpukernel.pool.domain.quota import Standing, claim_on, never, too_many_wait
 from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.backfill_state import BackfillState
 from gpukernel.pool.scheduling.making_way import MakingWay, reason_of
-from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequest, PendingRequests
+from gpukernel.pool.scheduling.pending_request import PendingRequest
+from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequests
 from gpukernel.pool.scheduling.preemption import Eviction, evictions
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.resize import Queue
 from gpukernel.pool.scheduling.scheduling_cycle import CycleResult, Granted, SchedulingCycle
+from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from gpukernel.pool.store.lease_queries import ASKED_FOR
 from gpukernel.pool.store.store import Store
 
@@ -52,8 +54,9 @@ class RequestQueue:
         self._store = store
         self._pool = pool
         self._requests = PendingRequests(store, pool)
-        self._order: list[str] = []
+        # Of the last cycle: who was looked at, in that order, and who was not.
         self._places: dict[str, int] = {}
+        self._unseen: UnseenRequests | None = None
         self._last = CycleResult()
         self.quiet: frozenset[str] = frozenset()
         self.avoided: dict[str, frozenset[str]] = {}
@@ -62,7 +65,9 @@ class RequestQueue:
 
     def order(self) -> list[PendingRequest]:
         """Return those who wait, in the order of the last cycle."""
-        return [self._requests.by_key[key] for key in self._order if key in self._requests.by_key]
+        known = self._requests.by_key
+        seen = [known[key] for key in self._places if key in known]
+        return seen + (self._unseen.order() if self._unseen else [])
 
     def get(self, key: str) -> PendingRequest | None:
         """Return the pending request of a key."""
@@ -76,9 +81,17 @@ class RequestQueue:
         lease = self._store.leases.get(lease_id) if lease_id else None
         return None if lease is None else lease.holder
 
+    def _among_unseen(self, key: str) -> PendingRequest | None:
+        """Return the request of a key where the last cycle did not look at it."""
+        request = None if key in self._places else self._requests.by_key.get(key)
+        return request if request and self._unseen and request in self._unseen else None
+
     def place(self, key: str) -> int:
         """Return the place of a request in the queue; 1 is next."""
-        return self._places.get(key, len(self._requests))
+        if (place := self._places.get(key)) is None and (request := self._among_unseen(key)):
+            assert self._unseen is not None
+            place = len(self._places) + self._unseen.place(request)
+        return place or len(self._requests)
 
     def start(self, key: str) -> float | None:
         """Return when a request starts at the latest, where promised ends of leases tell it."""
@@ -91,10 +104,14 @@ class RequestQueue:
 
     def reason(self, key: str) -> str:
         """Return the sentence about the quota that holds a request back; empty where it only waits for room."""
+        if self._unseen and (request := self._among_unseen(key)):
+            return self._unseen.reason(request)
         return self._last.reasons.get(key, "")
 
     def reserved(self, key: str) -> str:
         """Return whose reservation a request waits for, as the end of a sentence; empty where it waits for none."""
+        if self._unseen and (request := self._among_unseen(key)):
+            return self._unseen.reserved(request)
         return self._last.reserved.get(key, "")
 
     def waiting(self, now: float) -> list[Waiting]:
@@ -148,7 +165,7 @@ class RequestQueue:
     def run_cycle(
         self,
         now: float,
-        here: Iterable[str],
+        here: Container[str],
         newcomer: PendingRequest | None = None,
         then: Callable[[sa.Connection, Policy, Queue], None] | None = None,
         *,
@@ -173,25 +190,25 @@ class RequestQueue:
         Conflict
             When the database refused; nothing has changed then.
         """
-        before = self._requests.state()
+        self._requests.mark()
         try:
             with self._store.deciding() as (db, row):
                 policy = self._store.policy.current(db, row.policy_version)
                 kinds = self._store.devices.classes(db, row.devices_version)
                 places = self._store.devices.places(db, row.devices_version)
                 self._requests.refresh(db, row.queue_version)
-                before = self._requests.state()
-                waiting, here = dict(self._requests.by_key), set(here)
+                self._requests.mark()
+                index = self._requests.index
+                index.age(now)
                 if newcomer is not None:
-                    old = waiting.get(newcomer.key)  # perhaps of another pool's on this database
+                    old = index.requests.get(newcomer.key)  # perhaps of another pool's on this database
                     if own_key and old is not None and old.holder.person != newcomer.holder.person:
                         raise Refused("invalid", KEY_IN_USE)
                     self._requests.doubtful.add(newcomer.key)
                     if old is None:
                         self._check_waiting(db, policy, newcomer)
                     newcomer = self._check_newcomer(db, policy, kinds, places, newcomer, row.ticket + 1)
-                    waiting[newcomer.key] = newcomer
-                    here.add(newcomer.key)
+                    self._requests.consider(newcomer)
                 state = BackfillState(
                     now,
                     now - self._store.clock.ahead(),
@@ -201,32 +218,30 @@ class RequestQueue:
                     placements=self._placements(db, policy, kinds, now, row.devices_version),
                 )
                 self._last = CycleResult()
-                cycle = SchedulingCycle(db, self._store, policy, kinds, state, self._last)
-                order = cycle.order(waiting)
-                living = self._living(db, waiting, newcomer if own_key else None)
-                held = here | {
-                    r.key for r in waiting.values() if self._requests.seen(r) >= state.steady - ABSENT
-                }
-                cycle.way.keep(
-                    r for r in waiting.values() if r.claims and r.key in held and r.key not in living
-                )
-                granted, looked_at = cycle.run(order, living, held)
+                cycle = SchedulingCycle(db, self._store, policy, kinds, state, index, self._last)
+                living = self._living(db, newcomer if own_key else None)
+                absent = self._requests.absent(here, state.steady)
+                if newcomer is not None:
+                    absent.discard(newcomer.key)
+                claiming = [index.requests[key] for key in index.claiming - absent - living.keys()]
+                cycle.way.keep(sorted(claiming, key=lambda one: one.ticket))
+                granted, seen, self._unseen = cycle.run(living, absent)
                 over = {g.key for g in granted}
                 for one in granted:
                     if newcomer is not None and one.key == newcomer.key and one.fresh is None:
                         ASKED_FOR.run(db, lease=one.lease_id, us=self._pool)
                 self._requests.doubtful = set(living)
                 newcomer = self._write_claims(db, cycle.way, newcomer, over)
-                self._order = [request.key for request in looked_at if request.key not in over]
+                waits = (request.key for request in seen if request.key not in over)
+                self._places = {key: place for place, key in enumerate(waits, 1)}
                 if then is not None:
                     then(db, policy, state)
                 if newcomer is not None and newcomer.key not in over:
                     self._requests.put(db, newcomer)
                 self._requests.drop(db, over)
         except BaseException:
-            self._requests.restore(before)
+            self._requests.restore()
             raise
-        self._places = {key: place for place, key in enumerate(self._order, 1)}
         return granted
 
     def _write_claims(
@@ -265,11 +280,9 @@ class RequestQueue:
                     due.append((lease.id, reason, request.key))
         return due
 
-    def _living(
-        self, db: sa.Connection, waiting: Iterable[str], owner: PendingRequest | None
-    ) -> dict[str, tuple[str, str, str]]:
+    def _living(self, db: sa.Connection, owner: PendingRequest | None) -> dict[str, tuple[str, str, str]]:
         """Return the leases that keys in the queue still have; refuse the key of `owner` where it is another person's."""
-        doubtful = self._requests.doubtful & set(waiting)
+        doubtful = self._requests.doubtful & self._requests.index.requests.keys()
         living = self._store.leases.living(doubtful, db) if doubtful else {}
         if owner is not None and owner.key in living and living[owner.key][2] != owner.holder.person:
             raise Refused("invalid", KEY_IN_USE)
@@ -282,7 +295,7 @@ class RequestQueue:
             most = policy.most_waiting(account, role)
             if most is None:
                 continue
-            count = sum(account in request.accounts for request in self._requests.by_key.values())
+            count = self._requests.index.count(account)
             if count >= most and not self._store.leases.living([newcomer.key], db):
                 raise Refused("quota", too_many_waiting(account, role, count, most))
 
@@ -349,8 +362,8 @@ class RequestQueue:
         )
 
     def _sort_again(self) -> None:
-        self._order = [key for key in self._order if key in self._requests.by_key]
-        self._places = {key: place for place, key in enumerate(self._order, 1)}
+        waits = (key for key in self._places if key in self._requests.by_key)
+        self._places = {key: place for place, key in enumerate(waits, 1)}
 
 
 def _size(request: SliceRequest, kinds: list[DeviceClass]) -> int:

@@ -1,8 +1,8 @@
 """One scheduling cycle: the decision about every request that waits, in one transaction.
 
 `SchedulingCycle.run` is the only place where leases are granted.  Its order and its backfill rule are those of
-`gpukernel.pool.domain.fairness`.  Its cost grows with what waits, but not with what is held: room is found in an index, quotas in
-running totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
+`gpukernel.pool.domain.fairness`.  It ends where nobody behind could get anything; so its cost grows with the courses that wait and with those who are
+held back by quotas of their own, but not with who waits for room, nor with what is held: room is found in an index, quotas in running totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
 For direct mode only the devices of one machine are looked at.
 
 Reservations (`gpukernel.common.reservations`) come before that order: in its window, a course takes what is reserved for it whoever
@@ -11,6 +11,7 @@ waits further ahead, since nobody else could have it.  Everything else that it t
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Set
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
-from gpukernel.common.bounds import millionths
+from gpukernel.common.bounds import Account, millionths
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Lease
 from gpukernel.common.policy import Policy
@@ -28,7 +29,9 @@ from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, sl
 from gpukernel.pool.domain.quota import Claim, claim_on, refusal
 from gpukernel.pool.scheduling.backfill_state import BackfillState, read_profiles
 from gpukernel.pool.scheduling.making_way import MakingWay
-from gpukernel.pool.scheduling.pending_requests import PendingRequest
+from gpukernel.pool.scheduling.pending_request import PendingRequest
+from gpukernel.pool.scheduling.queue_index import QueueIndex
+from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.store import Store
 
@@ -81,6 +84,8 @@ class SchedulingCycle:
         The kinds of available devices.
     state
         Who must not be delayed where; it begins empty.
+    index
+        Those who wait.
     result
         Is filled in.
 
@@ -97,6 +102,7 @@ class SchedulingCycle:
         policy: Policy,
         kinds: list[DeviceClass],
         state: BackfillState,
+        index: QueueIndex,
         result: CycleResult,
     ) -> None:
         self._db = db
@@ -104,27 +110,15 @@ class SchedulingCycle:
         self._policy = policy
         self._kinds = kinds
         self._state = state
+        self._index = index
         self._result = result
         self.way = MakingWay(db, store, policy, kinds, state)
         self._announced: list[DeviceClass] | None = None  # once somebody waits for what is not there
 
-    def order(self, waiting: Mapping[str, PendingRequest]) -> FairOrder[PendingRequest]:
-        """Return `waiting` in the order in which it is served."""
-        names = {request.course for request in waiting.values()}
-        held = {}
-        if len(names) > 1:
-            half_life = self._policy.half_life
-            held = quota_usage.claimed_by_courses(self._db, list(names), self._state.now, half_life)
-        weights = {name: self._policy.weight(name) for name in names}
-        return FairOrder(waiting.values(), held, weights, lambda one: one.rank(self._state.now))
-
     def run(
-        self,
-        order: FairOrder[PendingRequest],
-        living: Mapping[str, tuple[str, str, str]],
-        held: set[str],
-    ) -> tuple[list[Granted], list[PendingRequest]]:
-        """Grant what can be granted, in `order`; return it, and the requests as they were looked at.
+        self, living: Mapping[str, tuple[str, str, str]], absent: Set[str]
+    ) -> tuple[list[Granted], list[PendingRequest], UnseenRequests]:
+        """Grant what can be granted, in the order; return it, the requests that were looked at, and those behind, of which none could get anything.
 
         Those that a quota holds back cost a look at a dictionary once somebody of that quota was refused, and count for nothing: not for their
         course in the order, and not for `DEPTH`.  Nor do those that wait for devices of which there is none now.
@@ -133,35 +127,44 @@ class SchedulingCycle:
         ----------
         living
             Id, state and person of leases that have not ended, by the keys of requests.
-        held
-            Keys for which a process that is alive holds a call.
+        absent
+            Keys for which no process that is alive holds a call.
         """
         state, granted, seen = self._state, list[Granted](), list[PendingRequest]()
         ahead, tried, own = 1, 0, 0
+        order = self._order()
+        special = living.keys() | self._index.claiming  # those who are looked at wherever they are
+        interactive = self._index.interactive
         for request in order:
             seen.append(request)
+            special.discard(request.key)
+            interactive -= request.wanted.priority == "interactive"
             if request.key in living:
                 lease_id, lease_state, _ = living[request.key]
                 if lease_state in ("starting", "live"):
                     granted.append(Granted(request.key, lease_id))
                 continue  # its old lease is ending: wait for that
-            if request.key not in held:
+            if request.key in absent:
                 order.pass_over()
                 continue  # nobody would take it
             if sentence := state.waited_for(request.accounts, request.wanted.priority):
                 self._result.reasons[request.key] = sentence
                 self.way.give_up(request)
                 order.pass_over()
+                if not special and self._all_wait_for_quotas(order):
+                    break
                 continue
-            closed = self._kinds and state.closes(self._kinds)
-            if closed and not (self._may_yet(request) or self.way.worth_a_look(request)):
-                self._result.reserved[request.key] = state.reserved
-                continue  # only those with a lease or a reservation of their own can get anything now
-            if tried >= DEPTH:
-                # What is reserved waits for nobody further ahead.
-                if own >= DEPTH or not self._reserved_for(request):
-                    continue
-                own += 1
+            # What is reserved waits for nobody further ahead.
+            beyond = tried >= DEPTH and (own >= DEPTH or request.course not in self._reserving)
+            closed = self._closed()
+            if beyond or (closed and not (self._may_yet(request) or self.way.worth_a_look(request))):
+                # Only those with a lease or a reservation of their own can get anything now.
+                if closed and not (beyond and request.course in self._reserving):
+                    self._result.reserved[request.key] = state.reserved
+                if not special and self._nobody_may(order, tried, own, interactive):
+                    break
+                continue
+            own += tried >= DEPTH
             if any(account not in state.standings for account in request.accounts):
                 self._read_standings([request, *(order.upcoming(ahead - 1) if ahead > 1 else ())])
                 ahead = min(2 * ahead, READ_AHEAD)  # most cycles end with the second one
@@ -172,11 +175,57 @@ class SchedulingCycle:
                 order.pass_over()
             else:
                 tried += 1
-        return granted, seen
+        rest, reserved = order.rest(), state.reserved if self._closed() else ""
+        return granted, seen, UnseenRequests(self._index, rest, state, absent, reserved, self._reserving)
 
-    def _reserved_for(self, request: PendingRequest) -> bool:
-        placements = self._state.placements
-        return bool(placements and placements.open_for(request.course, self._state.now))
+    def _closed(self) -> bool:
+        """Return whether somebody further ahead waits for each kind that there is."""
+        return bool(self._kinds) and self._state.closes(self._kinds)
+
+    def _order(self) -> FairOrder[PendingRequest]:
+        """Return those who wait in the order in which they are served."""
+        lines, held = self._index.lines, dict[str, int]()
+        if len(lines) > 1:
+            half_life = self._policy.half_life
+            held = quota_usage.claimed_by_courses(self._db, list(lines), self._state.now, half_life)
+        return FairOrder(lines, held, {course: self._policy.weight(course) for course in lines})
+
+    def _nobody_may(self, order: FairOrder[PendingRequest], tried: int, own: int, interactive: int) -> bool:
+        """Return whether nobody who is still to be looked at could get anything, having neither lease nor claim; `interactive` of them are."""
+        reserving = any(order.left(course) for course in self._reserving)
+        if tried >= DEPTH:
+            return own >= DEPTH or not reserving
+        if not self._closed() or reserving:
+            return False
+        if self._state.placements and self._state.loans < LOANS and self._lengths_are_known:
+            return False
+        return not (interactive and self.way.may_look())
+
+    def _all_wait_for_quotas(self, order: FairOrder[PendingRequest]) -> bool:
+        """Return whether somebody waits for the quota of each course that is still to be served, or for the pool's."""
+        full, courses = self._state.full, self._courses
+        while courses and not (order.left(courses[-1]) and Account("course", courses[-1]) not in full):
+            courses.pop()  # it stays so
+        return not courses or Account("pool") in full
+
+    @functools.cached_property
+    def _courses(self) -> list[str]:
+        """The courses that wait, until `_all_wait_for_quotas` finds nobody of them who could get anything."""
+        return list(self._index.lines)
+
+    @functools.cached_property
+    def _reserving(self) -> frozenset[str]:
+        """The courses whose reservation is open."""
+        if not (placements := self._state.placements):
+            return frozenset()
+        courses = {reservation.course for reservation in self._policy.reservations}
+        return frozenset(c for c in courses if placements.open_for(c, self._state.now))
+
+    @functools.cached_property
+    def _lengths_are_known(self) -> bool:
+        """True where it may be known of a lease that it ends by itself."""
+        bounds = self._policy.quotas.values()
+        return bool(self._index.limited) or any(one.longest_seconds is not None for one in bounds)
 
     def _may_yet(self, request: PendingRequest) -> bool:
         """Return whether something could be left for `request` although others wait for every kind.
