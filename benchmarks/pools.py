@@ -255,7 +255,7 @@ async def _following(url: str, count: int) -> tuple[float, float, float]:
 
     def read_and_schedule() -> None:
         read_everything()
-        follower._queue.run_cycle(follower.now(), ())
+        follower._queue.run_cycle(follower.now(), set())
 
     ways = (follower.look, read_everything, read_and_schedule)
     spent: list[list[float]] = [[] for _ in ways]

@@ -89,7 +89,7 @@ class Following:
         servers = self._orders.servers()
         with self._store.transaction() as db:
             self._store.servers.agents.check(db, self._pool)
-        self._serve_calls(self._waiters)
+        self._serve_calls(self._waiters.keys())
         self._waiters.leases_changed()
         for server in servers:
             self._order(self._store.leases.on_server(server, unsettled=True))
@@ -114,7 +114,7 @@ class Following:
                 self._resizes.changed(change.lease_id)
             for server in () if own else entry.servers:
                 self._store.servers.agents.doubt(server)
-        if called := keys.intersection(self._waiters):
+        if called := keys.intersection(self._waiters.keys()):
             self._serve_calls(called)
         if ordered:
             self._order(self._store.leases.pieces_on(ordered, here))

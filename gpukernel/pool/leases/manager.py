@@ -239,7 +239,7 @@ class LeaseManager:
             return
         try:
             with self.store.counters.timing("decisions", "decision_seconds"):
-                granted = self._queue.run_cycle(self.now(), self.waiters, newcomer, own_key=own_key)
+                granted = self._queue.run_cycle(self.now(), self.waiters.keys(), newcomer, own_key=own_key)
         except Conflict as conflict:  # a fault of this program: the database knew better
             log.error("the database refused a grant: %s", conflict)
             if newcomer is not None:
@@ -296,7 +296,7 @@ class LeaseManager:
         try:
             granted = self._queue.run_cycle(
                 now,
-                self.waiters,
+                self.waiters.keys(),
                 then=lambda db, policy, queue: resize.begin(
                     self.store, db, policy, queue, lease_id, request, now, steady
                 ),
@@ -480,7 +480,7 @@ class LeaseManager:
             self.places_changed()
         self._expiry.check(steady)
         if self._queue.known():
-            self._queue.keep_alive(set(self.waiters), steady)
+            self._queue.keep_alive(self.waiters.keys(), steady)
         self._expiry.make_room_for_reservations(self.now())
         self.look()
         self.schedule()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 from dataclasses import dataclass, field
 
 from gpukernel.common.model import Lease
@@ -45,12 +45,9 @@ class Waiters:
         self._stale = False  # places of a crowd may have changed
         self._notifier: asyncio.Task[None] | None = None
 
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the keys of the calls in the queue."""
-        return iter(self._queued)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._queued
+    def keys(self) -> KeysView[str]:
+        """Return the keys of the calls in the queue, as they are at any time."""
+        return self._queued.keys()
 
     def enter(self, key: str, traceparent: str = "") -> Waiter:
         """Add a call; the same use that asks again keeps its place, and its older call is replaced."""

@@ -10,7 +10,7 @@ The table is read again only when its version in the ledger has grown.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Container
+from collections.abc import Collection, Set
 from dataclasses import replace
 from typing import Any
 
@@ -135,15 +135,15 @@ class PendingRequests:
         """Return when the call of a request was known to be open, in steady time."""
         return max(request.seen, self._seen.get(request.pool, request.seen))
 
-    def absent(self, here: Container[str], steady: float) -> set[str]:
+    def absent(self, here: Set[str], steady: float) -> set[str]:
         """Return the keys for which no process that is alive holds a call; for those of `here` this one does."""
         long_ago = steady - ABSENT
         return {
             key
             for pool, keys in self.index.by_pool.items()
             if self._seen.get(pool, long_ago - 1) < long_ago
-            for key in keys
-            if key not in here and self.seen(self.index.requests[key]) < long_ago
+            for key in keys - here
+            if self.seen(self.index.requests[key]) < long_ago
         }
 
     def put(self, db: sa.Connection, request: PendingRequest) -> None:

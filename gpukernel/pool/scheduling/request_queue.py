@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Set
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -65,7 +65,7 @@ class RequestQueue:
 
     def order(self) -> list[PendingRequest]:
         """Return those who wait, in the order of the last cycle."""
-        known = self._requests.by_key
+        known = self._requests.index.requests
         seen = [known[key] for key in self._places if key in known]
         return seen + (self._unseen.order() if self._unseen else [])
 
@@ -83,7 +83,7 @@ class RequestQueue:
 
     def _among_unseen(self, key: str) -> PendingRequest | None:
         """Return the request of a key where the last cycle did not look at it."""
-        request = None if key in self._places else self._requests.by_key.get(key)
+        request = None if key in self._places else self._requests.index.requests.get(key)
         return request if request and self._unseen and request in self._unseen else None
 
     def place(self, key: str) -> int:
@@ -165,7 +165,7 @@ class RequestQueue:
     def run_cycle(
         self,
         now: float,
-        here: Container[str],
+        here: Set[str],
         newcomer: PendingRequest | None = None,
         then: Callable[[sa.Connection, Policy, Queue], None] | None = None,
         *,
