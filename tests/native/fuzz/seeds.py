@@ -18,7 +18,7 @@ ROWS_IN_ONE_KERNEL = 12
 
 
 def ptx_seeds() -> Iterator[bytes]:
-    """Kernels of a dozen instructions each."""
+    """Kernels of a dozen instructions each, products of matrices, and every way out of compiled code."""
     sys.path.insert(0, str(REPOSITORY))
     from tests.native.simgpu_exec.test_instructions import CASES, ROWS
 
@@ -35,6 +35,9 @@ def ptx_seeds() -> Iterator[bytes]:
             text = frame.replace("SIZE", str(size)).replace("TYPE", kind).replace("BODY", body)
             yield text.replace("%REG", f"%{register}").encode()
     yield from matrix_seeds()
+    from tests.native.simgpu_compiler.test_leaving import texts
+
+    yield from (text.encode() for text in texts())
 
 
 def matrix_seeds() -> Iterator[bytes]:

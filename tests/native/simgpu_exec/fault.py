@@ -1,7 +1,7 @@
 """Runs kernels that fail, each in a process of its own: an error is sticky, as on a GPU.  Accesses are checked to the byte.
 
 python fault.py FILE.ptx THREADS BUFFER_BYTES [BLOCKS]  prints the CUresult of what failed, or 0
-python fault.py FOLDER BUFFER_BYTES BUFFERS             runs each FOLDER/NAME.THREADS.ptx and writes what it printed to NAME.THREADS.txt
+python fault.py FOLDER BUFFER_BYTES BUFFERS [BLOCKS]    runs each FOLDER/NAME.THREADS.ptx and writes what it printed to NAME.THREADS.txt
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def run(path: Path, threads: int, size: int, count: int, blocks: int = 1) -> Non
         print(failed.code, flush=True)
 
 
-def run_apart(path: Path, size: int, count: int) -> None:
+def run_apart(path: Path, size: int, count: int, blocks: int = 1) -> None:
     if child := os.fork():
         os.waitpid(child, 0)
         return
     out = os.open(path.with_suffix(".txt"), os.O_WRONLY | os.O_CREAT)
     os.dup2(out, 1)
     os.dup2(out, 2)
-    run(path, int(path.suffixes[-2][1:]), size, count)
+    run(path, int(path.suffixes[-2][1:]), size, count, blocks)
     os._exit(0)
 
 

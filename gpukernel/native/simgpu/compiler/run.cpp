@@ -318,6 +318,13 @@ void make_untouched(BlockState& block) {
     block.untouched = true;
 }
 
+// Whoever asks which block it is asks the block itself, which code that runs several has not told.
+void tell_block(BlockState& block) {
+    const auto& context = *reinterpret_cast<const Context*>(block.context.bytes.get());
+    block.linear += context.special[kCtaidX] - block.ctaid[0];
+    block.ctaid[0] = context.special[kCtaidX];
+}
+
 // Runs warps from the block's first on until all have ended, or one is to be left.
 Left run_warps(BlockState& block, Context& context) {
     for (Warp* warp = context.front;; warp = context.at) {
@@ -354,10 +361,11 @@ Ran run_blocks(BlockState& block, uint64_t count) {
         block.living = block.cluster->living = 0;
         return {count, true};
     }
-    // The warp at which the code was left is started, as if nobody had run those before it together.
+    // The warp at which the code was left is started, as if nobody had run those before it together.  What
+    // the code has left in registers and memory is that warp's: only the block's number is new.
     block.untouched = false;
     const uint32_t blocks = context.special[kCtaidX] - x;
-    block.cluster->start(block.linear + (x + blocks - block.ctaid[0]));
+    tell_block(block);
     for (Warp& warp : block.warps) {
         if (&warp < context.at)
             Running(warp).end_all();
@@ -398,17 +406,6 @@ void prepare(BlockState& block) {
     warp.base[0] = warp.registers, warp.base[1] = block.launch->kernel->constant_base;
     kernel->settle(context, warp);
 }
-
-namespace {
-
-// Whoever asks which block it is asks the block itself, which code that runs several has not told.
-void tell_block(BlockState& block) {
-    const auto& context = *reinterpret_cast<const Context*>(block.context.bytes.get());
-    block.linear += context.special[kCtaidX] - block.ctaid[0];
-    block.ctaid[0] = context.special[kCtaidX];
-}
-
-}  // namespace
 
 uint32_t call_handler(Warp* warp, const Op* op, uint32_t lanes) {
     try {
