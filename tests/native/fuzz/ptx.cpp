@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,25 +40,29 @@ std::shared_ptr<const Textures> textures(uint64_t buffer, size_t kind) {
     return all;
 }
 
-// Cancels the launch that runs a while after it began: every turn of a warp looks.
+// Cancels the launch that has run for a while since it began: every turn of a warp looks.  The processor's
+// time counts, or a busy machine would leave little to compare; of a kernel that sleeps, the clock's.
 class Deadline {
   public:
     Deadline() {
         std::thread([this] {
             for (;;) {
                 std::this_thread::sleep_for(std::chrono::milliseconds(1));
-                if (std::chrono::steady_clock::now() >= ends_.load()) over_ = true;
+                if (std::clock() >= used_up_.load() || std::chrono::steady_clock::now() >= ends_.load())
+                    over_ = true;
             }
         }).detach();
     }
     const std::atomic<bool>* begin() {
-        ends_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(20);
+        ends_ = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+        used_up_ = std::clock() + CLOCKS_PER_SEC / 50;
         over_ = false;
         return &over_;
     }
 
   private:
     std::atomic<std::chrono::steady_clock::time_point> ends_{std::chrono::steady_clock::time_point::max()};
+    std::atomic<std::clock_t> used_up_{std::numeric_limits<std::clock_t>::max()};
     std::atomic<bool> over_{false};
 };
 Deadline& deadline() {
