@@ -365,4 +365,4 @@ def stop(
         count = asyncio.run(end())
     except (SlurmAway, SlurmRefused) as error:
         raise Problem(f"Slurm does not answer: {error}.") from None
-    print(f"{count} jobs were told to end.")
+    print("1 job was told to end." if count == 1 else f"{count} jobs were told to end.")

@@ -138,7 +138,7 @@ def configure(
 
     \b
     Examples:
-      gpukernel slurm configure --gpus 4 --nodes gpu[1-8]
+      gpukernel slurm configure --gpus 4 --nodes 'gpu[1-8]'
       gpukernel slurm configure --filter > /etc/slurm/cli_filter.lua
     """
     from gpukernel import native
