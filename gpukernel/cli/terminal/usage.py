@@ -96,11 +96,28 @@ def _no_such_option(name: str, context: Any) -> str:
     return f"“{path}” has no option {name[:40]}{nearest(name, _options(command))} {_see(path)}"
 
 
+def _no_number(error: Any) -> str:
+    """Return that a value is no number, with the value, which Typer since 0.2x leaves out; empty where something else is wrong."""
+    found = getattr(error.__cause__, "errors", list)()
+    wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(
+        found[0]["type"] if found else ""
+    )
+    parameter = getattr(error, "param", None)
+    if wanted is None or parameter is None:
+        return ""
+    names = (
+        " / ".join(parameter.opts) if parameter.param_type_name == "option" else parameter.human_readable_name
+    )
+    return f"{names} wants {wanted}, not “{str(found[0]['input'])[:40]}”."
+
+
 def _sentence(error: Any) -> str:
     """Return what is wrong with a command line, from click's exception."""
     context = getattr(error, "ctx", None)
     if (name := getattr(error, "option_name", None)) and hasattr(error, "possibilities") and context:
         return _no_such_option(name, context)
+    if (wrong := _no_number(error)) and context:
+        return f"{wrong} {_see(context.command_path)}"
     said = " ".join(error.format_message().split())
     said = said if said.endswith((".", "?", "!")) else f"{said}."
     return f"{said} {_see(context.command_path)}" if context else said
