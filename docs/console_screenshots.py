@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from playwright.sync_api import Browser, Page, sync_playwright
@@ -53,6 +54,7 @@ courses:
     students: [kim, anna]
     offers: [V100 x 0.25, V100 x 0.5]
 """
+SIMULATED = "Tesla V100-SXM2-32GB (simulated)"
 # Takes some memory and, where it works, some time on the device.
 PROGRAM = """
 import ctypes, sys, time
@@ -89,6 +91,9 @@ def past(state: Path) -> None:
         dice = random.Random(7)
         today = period_start("day", time.time())
         world = World(state, devices=2, server=socket.gethostname(), now=today - 14 * 86400)
+        # The devices that are there later, so that these are not shown beside them as taken out.
+        world.agent.devices = [replace(device, name=SIMULATED) for device in world.agent.devices]
+        world.agent.attach()
         for day in range(14):
             start = today - (14 - day) * 86400 + 9 * 3600
             lesson = (day + 1) % 7 in (2, 4)

@@ -125,8 +125,8 @@ class GPUSpawnerMixin(Spawner):  # type: ignore[misc]
         except PoolUnreachable:
             raise web.HTTPError(503, texts.gettext(AWAY)) from None
         except PoolError as error:
-            sentence = say("The GPU pool refuses the Hub: %(why)s", why=sentence_of(error))
-            raise web.HTTPError(500, texts.of(sentence)) from None
+            refusal = say("The GPU pool refuses the Hub: %(why)s", why=sentence_of(error))
+            raise web.HTTPError(500, texts.of(refusal)) from None
         if not cards and not spawner.without_course:
             sentence = later("You are in no course that uses GPUs; ask your instructor to add you.")
             raise web.HTTPError(403, texts.gettext(sentence))

@@ -142,7 +142,7 @@ class Hub:
             process, self.process = self.process, None
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(30)
+                process.wait(120)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

@@ -98,7 +98,7 @@ def _no_such_option(name: str, context: Any) -> str:
 
 def _no_number(error: Any) -> str:
     """Return that a value is no number, with the value, which Typer since 0.2x leaves out; empty where something else is wrong."""
-    found = getattr(error.__cause__, "errors", list)()
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
     wanted = {"int_parsing": "a whole number", "float_parsing": "a number"}.get(
         found[0]["type"] if found else ""
     )

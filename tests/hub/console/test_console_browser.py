@@ -195,6 +195,33 @@ def test_nothing_sticks_out_on_a_phone(signed: Signed, holders: Holders, path: s
         expect(page.locator(f"#{name}")).to_be_visible()
 
 
+def test_on_a_phone_words_are_whole_and_the_chart_is_readable(signed: Signed, holders: Holders) -> None:
+    holders.hold("anna", 0.5)
+    page = signed.page("anna", "my", width=400)
+    together = page.get_by_role("rowheader", name="All together")
+    words = page.evaluate(
+        """e => { const range = document.createRange(), word = /\\S+/g, text = e.firstChild; let found = [], one;
+                  while ((one = word.exec(text.data))) { range.setStart(text, one.index); range.setEnd(text, word.lastIndex);
+                      found.push(range.getClientRects().length); }
+                  return found; }""",
+        together.element_handle(),
+    )
+    assert words == [1, 1]  # each in one line
+    page = signed.page(ADMIN, "course/ml101", width=400)
+    label = page.locator(".gk-chart text").last
+    label.scroll_into_view_if_needed()
+    box = label.bounding_box()
+    assert box is not None
+    assert box["height"] >= 10
+    # The parts of a page are named in one line each, and none is cut off; so are the buttons at the top.
+    for path in ("admin", "course/ml101"):
+        page = signed.page(ADMIN, path, width=400)
+        edge = page.evaluate(
+            "Math.max(...[...document.querySelectorAll('.gk-sections a, header a, header button')].map(e => e.getBoundingClientRect().right))"
+        )
+        assert edge <= 400, path
+
+
 def test_every_field_and_button_has_a_name_and_every_page_one_heading(
     signed: Signed, holders: Holders, tmp_path: Path
 ) -> None:
