@@ -85,7 +85,7 @@ class Server:
             self.process = subprocess.Popen(
                 [*self._command, str(self._root)], env=self.environment, stdout=log, stderr=log
             )
-        end = time.monotonic() + 90
+        end = time.monotonic() + 240  # beside other work it takes minutes
         while True:
             with contextlib.suppress(OSError):
                 self.get("/api/status")
