@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
@@ -337,6 +337,13 @@ class KeptOrderMachine(PoolMachine):
             other.drop(db, {data.draw(st.sampled_from(keys))})
         self.world.manager.schedule()
         self.settle()
+
+    @invariant()
+    def the_queue_is_in_its_order_and_everybody_who_waits_is_in_it(self) -> None:
+        if (
+            not self.half_life
+        ):  # else the definition counts what was held before, which is in no table as such
+            super().the_queue_is_in_its_order_and_everybody_who_waits_is_in_it()
 
     def teardown(self) -> None:
         super().teardown()
