@@ -31,6 +31,7 @@ REPLIES = ("sync", "async")
 DRIVER_FLAGS = (
     "no-context",
     "of-handle",
+    "any-device",
     "handwritten",
     "captured",
     "uses-memory",

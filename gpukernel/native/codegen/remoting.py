@@ -93,8 +93,11 @@ def shim_function(call: DriverCall) -> str:
     if "no-context" in call.flags:
         lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
     elif "of-handle" in call.flags:
-        stream = "".join(f", {p.name}" for p in call.inputs if p.type == "CUstream")
-        lines.append(f"    GPUKERNEL_NAMED_DEVICE(connection{stream});")
+        named = [p for p in call.inputs if p.type in ("CUstream", "CUevent")]
+        first, *others = [p.name for p in sorted(named, key=lambda p: p.type != "CUstream")]
+        lines.append(f"    GPUKERNEL_NAMED_DEVICE(connection, {first});")
+        if "any-device" not in call.flags:
+            lines += [f"    if (!may_be_of(*connection, {each})) return CUDA_ERROR_INVALID_HANDLE;" for each in others]
     else:
         lines.append("    GPUKERNEL_CURRENT(connection);")
     for p in call.prototype.parameters:

@@ -127,6 +127,7 @@ static std::unique_ptr<Process> connect(const wire::LeaseFile& lease, std::strin
     for (const auto& endpoints : lease.devices) {
         auto device = std::make_unique<Device>();
         device->index = static_cast<int>(fresh->devices.size());
+        device->connection.name_device(device->index);
         std::string reason;
         const bool open = device->connection.open(endpoints, lease.secret, reason);
         if (open) introduce(*device);
@@ -212,10 +213,17 @@ Connection* current(CUresult& error) {
     return &stack.back()->device->connection;
 }
 
-Connection* named_device(CUresult& error) {
-    const bool alone =
-        context_stack().empty() && !calling_host && process() && process()->devices.size() == 1;
-    return alone ? &process()->devices.front()->connection : current(error);
+Device* device_named(const void* handle) {
+    const auto name = reinterpret_cast<uint64_t>(handle);
+    const uint64_t index = name >> DEVICE_IN_NAME;
+    if (!(name & wire::NAMED_BY_SHIM) || !process() || index >= process()->devices.size()) return nullptr;
+    return process()->devices[index].get();
+}
+
+Connection* named_device(const void* handle, CUresult& error) {
+    Device* const device = calling_host ? nullptr : device_named(handle);
+    if (!device || (!context_stack().empty() && process()->devices.size() == 1)) return current(error);
+    return &device->connection;
 }
 
 Connection* default_device(CUresult& error) {

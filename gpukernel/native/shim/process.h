@@ -60,13 +60,16 @@ Context* context_of(CUcontext handle);  // nullptr for a stray handle
 // return.
 Connection* current(CUresult& error);
 Connection* default_device(CUresult& error);
-// The same for a call whose handles say which device it is for: NVIDIA's driver then needs no current
-// context. Handles are numbers of a connection here, so that this holds where the slice has one device.
-Connection* named_device(CUresult& error);
-// The same, or `current` where `stream` is a default stream, which is the current context's.
-inline Connection* named_device(CUstream stream, CUresult& error) {
-    const bool named = stream && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
-    return named ? named_device(error) : current(error);
+// The device of a stream or an event that the program made; nullptr for a default stream and a stray handle.
+Device* device_named(const void* handle);
+// The same for a call whose stream or event says which device it is for: NVIDIA's driver then needs no
+// current context, or another one may be.  A default stream is the current context's.
+Connection* named_device(const void* handle, CUresult& error);
+
+// False for a stream or an event of another device.
+inline bool may_be_of(const Connection& connection, const void* handle) {
+    const Device* const device = device_named(handle);
+    return !device || &device->connection == &connection;
 }
 
 #define GPUKERNEL_CONNECTION(connection, of, ...)                                \

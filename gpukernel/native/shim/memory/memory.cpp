@@ -391,15 +391,24 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
         request.put(of);
         return request.queue();
     }
+    // The copy is in the stream's order: behind its work, and before what comes later.  The other device's
+    // part waits for nothing but its own default stream.
+    const Device* of = device_named(hStream);
+    if (!of && !context_stack().empty()) of = context_stack().back()->device;
+    const Connection* const ordered = of ? &of->connection : nullptr;
+    const auto in = [&](const Connection& side) { return &side == ordered ? hStream : CUstream(nullptr); };
     std::vector<char> piece(std::min(ByteCount, 4 * COPY_PIECE));
-    for (size_t at = 0; at < ByteCount;) {
+    CUresult error = ordered == &from || !ordered ? CUDA_SUCCESS : cuStreamSynchronize(hStream);
+    for (size_t at = 0; at < ByteCount && error == CUDA_SUCCESS;) {
         const size_t size = std::min(piece.size(), ByteCount - at);
-        CUresult error = to_host(from, piece.data(), srcDevice + at, size, nullptr);
-        if (error == CUDA_SUCCESS) error = to_device(to, dstDevice + at, piece.data(), size, nullptr);
-        if (error != CUDA_SUCCESS) return error;
+        error = to_host(from, piece.data(), srcDevice + at, size, in(from));
+        if (error == CUDA_SUCCESS) error = to_device(to, dstDevice + at, piece.data(), size, in(to));
         at += size;
     }
-    return CUDA_SUCCESS;
+    if (error != CUDA_SUCCESS || ordered == &to) return error;
+    Request arrived(to, wire::DriverCall::cuStreamSynchronize);
+    arrived.put<uint64_t>(0);
+    return arrived.send();
 }
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                               CUcontext srcContext, size_t ByteCount) {

@@ -160,8 +160,19 @@ CUresult CUDAAPI cuStreamAddCallback(CUstream hStream, CUstreamCallback callback
     return call_in_order(*connection, {nullptr, callback, hStream, userData});
 }
 
-CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) { return cuCtxGetCurrent(pctx); }
-CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) { return cuCtxGetDevice(device); }
+CUresult CUDAAPI cuStreamGetCtx(CUstream hStream, CUcontext* pctx) {
+    const Device* const device = device_named(hStream);
+    const bool current = !context_stack().empty() && context_stack().back()->device == device;
+    if (!pctx || !device || current) return cuCtxGetCurrent(pctx);
+    *pctx = device->primary.get();
+    return CUDA_SUCCESS;
+}
+CUresult CUDAAPI cuStreamGetDevice(CUstream hStream, CUdevice* device) {
+    const Device* const named = device_named(hStream);
+    if (!device || !named) return cuCtxGetDevice(device);
+    *device = named->index;
+    return CUDA_SUCCESS;
+}
 CUresult CUDAAPI cuStreamGetId(CUstream hStream, unsigned long long* streamId) {
     GPUKERNEL_CURRENT(connection);
     if (!streamId) return CUDA_ERROR_INVALID_VALUE;

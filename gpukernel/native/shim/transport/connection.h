@@ -37,6 +37,10 @@ struct PendingAnswer {
     bool done = false;
 };
 
+// Above the bit NAMED_BY_SHIM a handle's name says which of the process's devices it is of, so that none has
+// two meanings.
+constexpr int DEVICE_IN_NAME = 41;
+
 // Requests are written under `mutex`; answers are read by one of the threads that wait for any.
 class Connection {
   public:
@@ -47,6 +51,9 @@ class Connection {
     // Opens another connection to the same worker, for what must not wait behind this one's requests.
     wire::Channel open_another(std::string& error) const;
     uint64_t key() const { return key_; }  // by which another connection can refer to this one
+
+    // Has the names that it gives say which device of the process they are of.
+    void name_device(int index) { names_of_ = static_cast<uint64_t>(index) << DEVICE_IN_NAME; }
 
     // Whether the worker's server caches images, and the salt of their names.
     void name_images(std::string_view salt) { image_salt_ = salt; }
@@ -73,7 +80,7 @@ class Connection {
     CUresult deferred_error = CUDA_SUCCESS;
     // Gives an answer the number of its request; false where too many are pending.
     bool expect(PendingAnswer& answer);
-    uint64_t next_name() { return wire::NAMED_BY_SHIM | ++names_; }
+    uint64_t next_name() { return names_of_ | wire::NAMED_BY_SHIM | ++names_; }
     bool has_several_threads() const { return several_threads_; }
 
     // --- without `mutex` ---
@@ -105,7 +112,7 @@ class Connection {
     std::vector<char> buffer_;
     std::atomic<bool> alive_{false}, parked_{true};
     std::condition_variable wake_;
-    uint64_t names_ = 0;
+    uint64_t names_ = 0, names_of_ = 0;
     uint64_t flushes_ = 0;
     const void* only_thread_ = nullptr;         // the first that made a request
     std::atomic<bool> several_threads_{false};  // the worker knows of several

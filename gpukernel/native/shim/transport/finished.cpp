@@ -314,9 +314,11 @@ std::optional<CUresult> foreseen_cuEventElapsedTime(Connection& connection, floa
     if (call_before(connection, start) || call_before(connection, end)) return CUDA_ERROR_NOT_READY;
     return std::nullopt;
 }
+// Devices of a lease do not know of each other: what waits for another one's event is this thread.
 // Nothing has to wait for what is done.  A stream without work of its own comes after the same host function.
 std::optional<CUresult> foreseen_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent event,
                                                    unsigned flags) {
+    if (!may_be_of(connection, event)) return cuEventSynchronize(event);
     const uint64_t of = canonical(stream_name(connection, stream));
     std::lock_guard lock(connection.mutex);
     const Finished::Recording* const found = find_event(connection, event);
