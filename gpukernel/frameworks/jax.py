@@ -18,7 +18,8 @@ ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 
 FLAGS = {
     # A call of cuDNN's attention that is captured into a graph copies numbers from host memory that is freed before the graph runs.
-    "--xla_gpu_enable_command_buffer": "-CUDNN,-CUSTOM_CALL",
+    # A collective of several devices passes through the program, which no graph of one device contains.
+    "--xla_gpu_enable_command_buffer": "-CUDNN,-CUSTOM_CALL,-COLLECTIVES",
 }
 """XLA's flags on slices, where the program does not give them itself."""
 

@@ -1,17 +1,20 @@
-// NCCL in the user's program, with one rank: a slice's programs have one device, and processes of theirs that
-// would talk to each other may be on different servers.  A collective of one rank is a copy in its stream's
-// order, which the driver makes; a communicator is a number.  More ranks are refused in a sentence.
+// NCCL in the user's program.  A collective of one rank is a copy in its stream's order, which the driver
+// makes. Several ranks are on the devices of one lease, in one process (clique.h): each reads what it gives
+// in its stream's order, waits for the others, and writes what it gets.  Ranks in other processes, which may
+// be on other servers, are refused in a sentence.
 #include <sys/random.h>
 
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "libraries/library.h"
+#include "libraries/nccl/communicator.h"
+#include "libraries/nccl/parts.h"
+#include "libraries/nccl/reduction.h"
 
 namespace gpukernel::libraries {
 const int NOT_SUPPORTED_STATUS = 5;  // ncclInvalidUsage: NCCL has no status for what is not there
@@ -23,65 +26,9 @@ namespace {
 // The last release before windows and communicators of the device, of which there is nothing here.
 constexpr int VERSION = 22605;
 
-enum Status { SUCCESS = 0, CUDA_ERROR = 1, SYSTEM_ERROR = 2, INVALID_ARGUMENT = 4, INVALID_USAGE = 5 };
-
 struct UniqueId {
     char bytes[128];
 };
-struct Communicator {
-    CUcontext context;
-    CUdevice device;
-};
-
-struct Communicators {
-    std::mutex mutex;
-    std::set<Communicator*> living;
-};
-Communicators& communicators() {
-    static Communicators* const instance = new Communicators;  // threads may be inside at exit
-    return *instance;
-}
-bool lives(Communicator* communicator) {
-    std::lock_guard lock(communicators().mutex);
-    return communicators().living.contains(communicator);
-}
-
-// Frameworks end their communicators while the process ends, when what a thread had is destroyed already: so
-// it is nothing that is destroyed.
-thread_local char last_error[256];
-int refuse(Status status, const std::string& sentence) {
-    last_error[sentence.copy(last_error, sizeof last_error - 1)] = 0;
-    complain(sentence);
-    return status;
-}
-int outcome(CUresult result, const char* what) {
-    if (result == CUDA_SUCCESS) return SUCCESS;
-    return refuse(CUDA_ERROR,
-                  "NCCL: " + std::string(what) + ": CUDA error " + std::to_string(static_cast<int>(result)));
-}
-
-template <class... Arguments, class... Given>
-CUresult call(CUresult (*)(Arguments...), const char* name, Given... given) {
-    auto* const function = driver_function<CUresult(Arguments...)>(name);
-    return function ? function(given...) : CUDA_ERROR_NOT_INITIALIZED;
-}
-#define DRIVER(function, ...) call(static_cast<decltype(&function)>(nullptr), #function, __VA_ARGS__)
-
-// Makes the communicator's context current while it lives.
-class Current {
-  public:
-    explicit Current(const Communicator& communicator)
-        : result(DRIVER(cuCtxPushCurrent_v2, communicator.context)) {}
-    ~Current() {
-        CUcontext popped;
-        if (result == CUDA_SUCCESS) DRIVER(cuCtxPopCurrent_v2, &popped);
-    }
-    const CUresult result;
-};
-
-constexpr size_t BYTES[] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};  // of ncclInt8 … ncclFloat8e5m2
-constexpr int TYPES = sizeof BYTES / sizeof *BYTES, OPERATIONS = 5;
-
 struct Copy {
     enum Kind { ALONE, SEND, RECEIVE } kind;
     Communicator* communicator;
@@ -95,6 +42,7 @@ struct Copy {
 struct Group {
     int depth = 0, status = SUCCESS;
     std::vector<Copy> copies;
+    std::vector<Part> parts;
 };
 thread_local Group* group = nullptr;
 
@@ -155,36 +103,91 @@ int ended(int status) {  // a call, perhaps within a group, which remembers that
     return status;
 }
 
-// One collective, of which the only rank sends and receives the same number of elements.
-int collective(Copy::Kind kind, const void* from, void* to, size_t count, int type,
+int collective(Copy::Kind way, Kind kind, const void* from, void* to, size_t count, int type,
                Communicator* communicator, CUstream stream, int root = 0, int operation = 0) {
     if (!lives(communicator)) return ended(refuse(INVALID_ARGUMENT, "NCCL: this is no communicator"));
     if (type < 0 || type >= TYPES)
         return ended(refuse(INVALID_ARGUMENT, "NCCL: there is no type " + std::to_string(type)));
     if (operation < 0 || operation >= OPERATIONS)
         return ended(refuse(INVALID_ARGUMENT, "NCCL: there is no operation " + std::to_string(operation)));
-    if (root != 0)
-        return ended(
-            refuse(INVALID_ARGUMENT, "NCCL: there is no rank " + std::to_string(root) + " among one"));
-    if (count > SIZE_MAX / BYTES[type]) return ended(refuse(INVALID_ARGUMENT, "NCCL: too many elements"));
-    const Copy copy{kind, communicator, from, to, count * BYTES[type], stream};
+    const int ranks = communicator->ranks();
+    if (root < 0 || root >= ranks)
+        return ended(refuse(INVALID_ARGUMENT, "NCCL: there is no rank " + std::to_string(root) + " among " +
+                                                  (ranks == 1 ? "one" : std::to_string(ranks))));
+    if (count > SIZE_MAX / BYTES[type] / static_cast<size_t>(ranks))
+        return ended(refuse(INVALID_ARGUMENT, "NCCL: too many elements"));
+    if (communicator->clique) {
+        const Part part{static_cast<Part::Way>(way),
+                        *communicator,
+                        {kind, count, type, operation, root},
+                        from,
+                        to,
+                        stream,
+                        nullptr,
+                        0,
+                        0};
+        if (!group) return finish(std::vector{part});
+        group->parts.push_back(part);
+        return SUCCESS;
+    }
+    const Copy copy{way, communicator, from, to, count * BYTES[type], stream};
     if (group) {
         group->copies.push_back(copy);
         return SUCCESS;
     }
-    return finish({copy});
+    return finish(std::vector{copy});
 }
 
-// A communicator of the rank 0 on the current device, or where there is none yet on the first.
-int create(Communicator** place, int ranks, int rank, const int* ordinal = nullptr) {
+// Marks identities that this process made.
+const std::string& of_this_process() {
+    static const auto* const mark = [] {
+        auto* const drawn = new std::string(32, 0);
+        (void)!::getrandom(drawn->data(), drawn->size(), 0);
+        return drawn;
+    }();
+    return *mark;
+}
+
+// Adds a rank to the clique of that identity, which its first rank makes.
+int join(const std::string& identity, size_t ranks, Communicator& own) {
+    const std::lock_guard lock(communicators().mutex);
+    auto& gathering = communicators().gathering;
+    std::shared_ptr<Clique>& clique = gathering[identity];
+    if (!clique) clique = std::make_shared<Clique>(ranks);
+    own.clique = clique;
+    std::string sentence = "its ranks do not agree how many they are";
+    if (clique->size() == ranks) sentence = clique->join(own.rank, own.device);
+    if (!sentence.empty()) return refuse(INVALID_USAGE, "NCCL: " + sentence);
+    if (clique->complete()) gathering.erase(identity);
+    return SUCCESS;
+}
+
+int devices() {
+    int count = 0;
+    if (DRIVER(cuInit, 0) == CUDA_SUCCESS) (void)DRIVER(cuDeviceGetCount, &count);
+    return count;
+}
+
+// A communicator of a rank on the current device, on that of an ordinal, or where there is none yet on the
+// first.
+int create(Communicator** place, int ranks, int rank, const std::string& identity,
+           const int* ordinal = nullptr) {
     if (!place || ranks < 1 || rank < 0 || rank >= ranks)
         return ended(refuse(INVALID_ARGUMENT, "NCCL: there is no rank " + std::to_string(rank) + " among " +
                                                   std::to_string(ranks)));
     *place = nullptr;
-    if (ranks > 1)
-        return ended(refuse(INVALID_USAGE, "NCCL on a slice has one rank, and " + std::to_string(ranks) +
-                                               " were asked for: let one process train on one device"));
+    if (ranks > 1 && ranks > devices())
+        return ended(
+            refuse(INVALID_USAGE, "NCCL on a slice has a rank for each of its devices, of which there are " +
+                                      std::to_string(devices()) + ", and " + std::to_string(ranks) +
+                                      " were asked for: ask for a slice of more devices"));
+    if (ranks > 1 && !identity.starts_with(of_this_process()))
+        return ended(
+            refuse(INVALID_USAGE,
+                   "NCCL on a slice joins devices of one process, and this identity is of another process: "
+                   "let one process train on all devices"));
     auto own = std::make_unique<Communicator>();
+    own->rank = rank;
     CUresult result = DRIVER(cuInit, 0);
     own->context = nullptr;
     if (result == CUDA_SUCCESS && !ordinal) result = DRIVER(cuCtxGetCurrent, &own->context);
@@ -195,6 +198,8 @@ int create(Communicator** place, int ranks, int rank, const int* ordinal = nullp
         if (result == CUDA_SUCCESS) result = DRIVER(cuDevicePrimaryCtxRetain, &own->context, own->device);
     }
     if (result != CUDA_SUCCESS) return ended(outcome(result, "a communicator's device"));
+    if (ranks > 1)
+        if (int status = join(identity, static_cast<size_t>(ranks), *own)) return ended(status);
     std::lock_guard lock(communicators().mutex);
     communicators().living.insert(*place = own.release());
     return SUCCESS;
@@ -223,6 +228,7 @@ NCCL(int, ncclGetVersion, int* version) {
 NCCL(int, ncclGetUniqueId, UniqueId* id) {
     if (!id) return INVALID_ARGUMENT;
     const bool drawn = ::getrandom(id->bytes, sizeof id->bytes, 0) == static_cast<ssize_t>(sizeof id->bytes);
+    of_this_process().copy(id->bytes, of_this_process().size());
     return drawn ? SUCCESS : SYSTEM_ERROR;
 }
 
@@ -238,11 +244,13 @@ NCCL(const char*, ncclGetErrorString, int status) {
             return "invalid argument";
         case INVALID_USAGE:
             return "invalid usage";
+        case REMOTE_ERROR:
+            return "remote process exited or there was a network error";
         default:
             return "unknown result code";
     }
 }
-NCCL(const char*, ncclGetLastError, Communicator*) { return last_error; }
+NCCL(const char*, ncclGetLastError, Communicator*) { return last_refusal(); }
 NCCL(void, ncclResetDebugInit) {}
 
 NCCL(int, ncclMemAlloc, void** pointer, size_t bytes) {
@@ -257,22 +265,39 @@ NCCL(int, ncclMemFree, void* pointer) {
                    : SUCCESS;
 }
 
-NCCL(int, ncclCommInitRank, Communicator** place, int ranks, UniqueId, int rank) {
-    return create(place, ranks, rank);
+NCCL(int, ncclCommInitRank, Communicator** place, int ranks, UniqueId id, int rank) {
+    return create(place, ranks, rank, {id.bytes, sizeof id.bytes});
 }
-NCCL(int, ncclCommInitRankConfig, Communicator** place, int ranks, UniqueId, int rank, void*) {
-    return create(place, ranks, rank);
+NCCL(int, ncclCommInitRankConfig, Communicator** place, int ranks, UniqueId id, int rank, void*) {
+    return create(place, ranks, rank, {id.bytes, sizeof id.bytes});
 }
-NCCL(int, ncclCommInitRankScalable, Communicator** place, int ranks, int rank, int, UniqueId*, void*) {
-    return create(place, ranks, rank);
+NCCL(int, ncclCommInitRankScalable, Communicator** place, int ranks, int rank, int count, UniqueId* ids,
+     void*) {
+    if (count < 1 || !ids) return ended(INVALID_ARGUMENT);
+    return create(place, ranks, rank, {ids->bytes, sizeof ids->bytes});
 }
 NCCL(int, ncclCommInitAll, Communicator** place, int ranks, const int* ordinals) {
-    const int first = 0;
-    return create(place, ranks, 0, ordinals ? ordinals : &first);
+    if (!place || ranks < 1) return ended(refuse(INVALID_ARGUMENT, "NCCL: there are no ranks"));
+    UniqueId id;
+    if (int status = ncclGetUniqueId(&id)) return ended(status);
+    for (int rank = 0; rank < ranks; ++rank) {
+        const int ordinal = ordinals ? ordinals[rank] : rank;
+        if (int status = create(place + rank, ranks, rank, {id.bytes, sizeof id.bytes}, &ordinal))
+            return status;
+    }
+    return SUCCESS;
 }
-NCCL(int, ncclCommSplit, Communicator* communicator, int color, int, Communicator** place, void*) {
+NCCL(int, ncclCommSplit, Communicator* communicator, int color, int key, Communicator** place, void*) {
     if (!place || !lives(communicator) || color < -1) return ended(INVALID_ARGUMENT);
     *place = nullptr;
+    if (communicator->clique) {
+        const Part part{Part::TOGETHER, *communicator, {Kind::SPLIT, 0, 0, 0, 0},
+                        nullptr,        nullptr,       nullptr,
+                        place,          color,         key};
+        if (!group) return finish(std::vector{part});
+        group->parts.push_back(part);
+        return SUCCESS;
+    }
     if (color == -1) return SUCCESS;  // NCCL_SPLIT_NOCOLOR: it will be in none
     const std::lock_guard lock(communicators().mutex);
     communicators().living.insert(*place = new Communicator(*communicator));
@@ -283,15 +308,20 @@ NCCL(int, ncclCommFinalize, Communicator* communicator) {
     return lives(communicator) ? SUCCESS : INVALID_ARGUMENT;
 }
 NCCL(int, ncclCommDestroy, Communicator* communicator) { return communicator ? end(communicator) : SUCCESS; }
-NCCL(int, ncclCommAbort, Communicator* communicator) { return communicator ? end(communicator) : SUCCESS; }
+NCCL(int, ncclCommAbort, Communicator* communicator) {
+    if (!communicator) return SUCCESS;
+    if (lives(communicator) && communicator->clique)
+        communicator->clique->fail("the communicator was aborted");
+    return end(communicator);
+}
 NCCL(int, ncclCommGetAsyncError, Communicator* communicator, int* error) {
     if (!lives(communicator) || !error) return INVALID_ARGUMENT;
-    *error = SUCCESS;
+    *error = communicator->clique && communicator->clique->failed() ? REMOTE_ERROR : SUCCESS;
     return SUCCESS;
 }
 NCCL(int, ncclCommCount, Communicator* communicator, int* count) {
     if (!lives(communicator) || !count) return INVALID_ARGUMENT;
-    *count = 1;
+    *count = communicator->ranks();
     return SUCCESS;
 }
 NCCL(int, ncclCommCuDevice, Communicator* communicator, int* device) {
@@ -301,7 +331,7 @@ NCCL(int, ncclCommCuDevice, Communicator* communicator, int* device) {
 }
 NCCL(int, ncclCommUserRank, Communicator* communicator, int* rank) {
     if (!lives(communicator) || !rank) return INVALID_ARGUMENT;
-    *rank = 0;
+    *rank = communicator->rank;
     return SUCCESS;
 }
 // A copy within a device has nothing to prepare.
@@ -323,51 +353,56 @@ NCCL(int, ncclGroupEnd) {
     if (!group) return refuse(INVALID_USAGE, "NCCL: ncclGroupEnd without ncclGroupStart");
     if (--group->depth) return SUCCESS;
     const std::unique_ptr<Group> whole(std::exchange(group, nullptr));
-    return whole->status ? whole->status : finish(whole->copies);
+    if (whole->status) return whole->status;
+    const int status = finish(whole->copies);
+    return status ? status : finish(whole->parts);
 }
 
 NCCL(int, ncclAllReduce, const void* from, void* to, size_t count, int type, int operation,
      Communicator* communicator, CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream, 0, operation);
+    return collective(Copy::ALONE, Kind::ALL_REDUCE, from, to, count, type, communicator, stream, 0,
+                      operation);
 }
 NCCL(int, ncclReduce, const void* from, void* to, size_t count, int type, int operation, int root,
      Communicator* communicator, CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream, root, operation);
+    return collective(Copy::ALONE, Kind::REDUCE, from, to, count, type, communicator, stream, root,
+                      operation);
 }
 NCCL(int, ncclReduceScatter, const void* from, void* to, size_t count, int type, int operation,
      Communicator* communicator, CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream, 0, operation);
+    return collective(Copy::ALONE, Kind::REDUCE_SCATTER, from, to, count, type, communicator, stream, 0,
+                      operation);
 }
 NCCL(int, ncclBroadcast, const void* from, void* to, size_t count, int type, int root,
      Communicator* communicator, CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream, root);
+    return collective(Copy::ALONE, Kind::BROADCAST, from, to, count, type, communicator, stream, root);
 }
 NCCL(int, ncclBcast, void* memory, size_t count, int type, int root, Communicator* communicator,
      CUstream stream) {
-    return collective(Copy::ALONE, memory, memory, count, type, communicator, stream, root);
+    return collective(Copy::ALONE, Kind::BROADCAST, memory, memory, count, type, communicator, stream, root);
 }
 NCCL(int, ncclAllGather, const void* from, void* to, size_t count, int type, Communicator* communicator,
      CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream);
+    return collective(Copy::ALONE, Kind::ALL_GATHER, from, to, count, type, communicator, stream);
 }
 NCCL(int, ncclAlltoAll, const void* from, void* to, size_t count, int type, Communicator* communicator,
      CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream);
+    return collective(Copy::ALONE, Kind::ALL_TO_ALL, from, to, count, type, communicator, stream);
 }
 NCCL(int, ncclGather, const void* from, void* to, size_t count, int type, int root,
      Communicator* communicator, CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream, root);
+    return collective(Copy::ALONE, Kind::GATHER, from, to, count, type, communicator, stream, root);
 }
 NCCL(int, ncclScatter, const void* from, void* to, size_t count, int type, int root,
      Communicator* communicator, CUstream stream) {
-    return collective(Copy::ALONE, from, to, count, type, communicator, stream, root);
+    return collective(Copy::ALONE, Kind::SCATTER, from, to, count, type, communicator, stream, root);
 }
 NCCL(int, ncclSend, const void* from, size_t count, int type, int peer, Communicator* communicator,
      CUstream stream) {
-    return collective(Copy::SEND, from, nullptr, count, type, communicator, stream, peer);
+    return collective(Copy::SEND, Kind::BROADCAST, from, nullptr, count, type, communicator, stream, peer);
 }
 NCCL(int, ncclRecv, void* to, size_t count, int type, int peer, Communicator* communicator, CUstream stream) {
-    return collective(Copy::RECEIVE, nullptr, to, count, type, communicator, stream, peer);
+    return collective(Copy::RECEIVE, Kind::BROADCAST, nullptr, to, count, type, communicator, stream, peer);
 }
 
 #include "nccl_unsupported.inc"
