@@ -24,6 +24,7 @@ FRAME = """.version 7.8
 .target sm_90
 .address_size 64
 .extern .func (.param .b32 r) vprintf(.param .b64 text, .param .b64 values);
+.extern .func __assertfail(.param .b64 what, .param .b64 file, .param .b32 line, .param .b64 function, .param .b64 size);
 .global .align 1 .b8 text[8] = {37, 117, 32, 37, 117, 10, 0, 0};
 .func (.param .b32 r) f(.param .b32 x) { .reg .b32 %v; ld.param.b32 %v, [x]; xor.b32 %v, %v, 21; st.param.b32 [r], %v; ret; }
 .func (.param .b32 r) g(.param .b32 x) { .reg .b32 %v; ld.param.b32 %v, [x]; mul.lo.u32 %v, %v, 7; st.param.b32 [r], %v; ret; }
@@ -100,6 +101,9 @@ FORMS = {
 FAULTS = {
     "a trap": "trap;",
     "a trap of one lane": "@%p3 trap;",
+    "an assertion": "mov.u64 %d9, text; cvta.global.u64 %d9, %d9; { .param .b64 a; .param .b64 b; .param .b32 c; .param .b64 d; .param .b64 e; "
+    "st.param.b64 [a], %d9; st.param.b64 [b], %d9; st.param.b32 [c], %r6; st.param.b64 [d], %d9; st.param.b64 [e], 1; "
+    "@%p3 call __assertfail, (a, b, c, d, e); }",
     "a call of nobody": CALL.format(how=THROUGH.format(address="%d6")),
     "a barrier that there is not": "add.u32 %r10, %r9, 16; bar.sync %r10;",
     "an index outside its table": "T: .branchtargets A; add.u32 %r10, %r9, 5; brx.idx %r10, T; A:",
