@@ -33,6 +33,15 @@ local function with_own(given, own, separator, first)
   return table.concat(front, separator)
 end
 
+-- The list `given`, and at its end the parts of `own` that are not in it: what is there keeps its place.
+local function with_missing(given, own)
+  local known = set_of(split(given, ":"))
+  for _, part in ipairs(split(own, ":")) do
+    if not known[part] then given = given == "" and part or given .. ":" .. part end
+  end
+  return given
+end
+
 -- Whether a flag of this name is among words, with a value that is not ours.
 local function is_named(given, flag)
   local name = string.match(flag, "^[^=]*")
@@ -51,6 +60,7 @@ local function changed(how, given, value)
     if not flag or is_named(given, flag) then return nil end
     return with_own(given, value, " ", false)
   end
+  if how == "add" then return with_missing(given, value) end
   return with_own(given, value, ":", how == "first")
 end
 
@@ -88,7 +98,7 @@ local function with_slice(export, nested)
   for _, step in ipairs(STEPS) do
     local now = nested and os.getenv(step[2]) or nil
     -- The node's own PATH is none that this file has set.
-    if now and (step[2] ~= "PATH" or string.find(now, step[3], 1, true)) then given[step[2]] = now end
+    if now and (step[1] ~= "add" or with_missing(now, step[3]) == now) then given[step[2]] = now end
   end
   for _, one in ipairs(elements) do
     local name, value = string.match(one, "^([^=]+)=(.*)$")
@@ -101,7 +111,7 @@ local function with_slice(export, nested)
     local how, name, value = step[1], step[2], step[3]
     if how == "unset" then
       explicit[name] = true
-    elseif name ~= "PATH" or given[name] then  -- without a PATH the node has its own
+    elseif how ~= "add" or given[name] then  -- without a PATH the node has its own
       local new = changed(how, given[name] or "", value)
       if nested and not all and not new then new = given[name] end  -- what the job has of before
       if new and string.find(new, "[,\n]") then

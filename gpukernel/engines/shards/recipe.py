@@ -1,7 +1,8 @@
 """The variables of a program on a slice, and the filter of Slurm's commands (``cli_filter.lua``) that gives them to shard jobs.
 
 A step changes a variable that a job has already: ``set``; ``default``, where it is empty; ``first`` and ``last``, at the beginning or the
-end of a list with ``:``; ``flags``, at the end of words, unless the first one's name is among them; ``unset``.
+end of a list with ``:``; ``add``, at its end where it is not there yet; ``flags``, at the end of words, unless the first one's name is among
+them; ``unset``.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ def recipe(*, simulated: bool) -> list[Step]:
         if name in _LISTS:
             before, _, after = value.partition(_MARK)
             steps += [Step("first", name, before.strip(":"))] if before else []
-            steps += [Step("last", name, after.strip(":"))] if after else []
+            # A folder of commands that is in PATH already, as of an activated environment, keeps its place.
+            how = "add" if name == "PATH" else "last"
+            steps += [Step(how, name, after.strip(":"))] if after else []
         elif name in _FLAGS:
             steps.append(Step("flags", name, value.removeprefix(_MARK).strip()))
         else:

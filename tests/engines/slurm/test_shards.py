@@ -106,6 +106,8 @@ GIVEN: list[dict[str, str]] = [
         "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS": "1",
         "CUDA_VISIBLE_DEVICES": "1",
     },
+    # gpukernel's own environment, activated: its commands stay the first.
+    {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin"},
 ]
 SHOW = f"{sys.executable} -c 'import json, os; print(json.dumps(dict(os.environ)))'"
 _KEPT = ("PATH", "EXTRA", "OTHER")
