@@ -220,6 +220,12 @@ def test_on_a_phone_words_are_whole_and_the_chart_is_readable(signed: Signed, ho
             "Math.max(...[...document.querySelectorAll('.gk-sections a, header a, header button')].map(e => e.getBoundingClientRect().right))"
         )
         assert edge <= 400, path
+    middles = page.evaluate(
+        """[...document.querySelectorAll("header nav a, header button")].map(e => e.getBoundingClientRect())
+            .map(box => Math.round((box.top + box.bottom) / 2))"""
+    )
+    assert len(middles) >= 5
+    assert max(middles) - min(middles) <= 4
 
 
 def test_every_field_and_button_has_a_name_and_every_page_one_heading(
