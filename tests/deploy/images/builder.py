@@ -37,7 +37,7 @@ class Builder:
         self.built: dict[str, str] = {}
         self._wheel: Path | None = None
 
-    def __call__(self, *words: str, check: bool = True, timeout: float = 300) -> str:
+    def __call__(self, *words: str, check: bool = True, timeout: float = 1200) -> str:
         done = subprocess.run(
             [*self.words, *words], capture_output=True, text=True, check=False, timeout=timeout
         )
