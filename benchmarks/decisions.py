@@ -18,7 +18,7 @@ import threading
 import time
 from asyncio.events import Handle
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -30,6 +30,8 @@ import gpukernel.common.proto.pool_pb2 as pb
 from benchmarks.report import Table, mebibytes
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import resolve_address
+from gpukernel.common.bounds import Bounds, Subject
+from gpukernel.common.course import Course
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.pool.domain.fencing import NOBODY, Registration
@@ -38,6 +40,7 @@ from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.server import RunningPool, serve
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.store import schema
+from gpukernel.pool.store.policy import write_policy
 from gpukernel.pool.store.store import Store
 
 GIB = 2**30
@@ -83,14 +86,14 @@ class Times:
 
     def __init__(self) -> None:
         self.taken: list[float] = []
-        self._processor = 0.0
+        self.processors: list[float] = []
 
     def __enter__(self) -> None:
         self._begin = time.perf_counter(), time.process_time()
 
     def __exit__(self, *_: object) -> None:
         self.taken.append(time.perf_counter() - self._begin[0])
-        self._processor += time.process_time() - self._begin[1]
+        self.processors.append(time.process_time() - self._begin[1])
 
     @property
     def median(self) -> float:
@@ -102,7 +105,7 @@ class Times:
 
     @property
     def processor(self) -> float:
-        return self._processor / len(self.taken)
+        return sum(self.processors) / len(self.taken)
 
     def figures(self) -> list[str]:
         """Return median, 99th percentile and mean processor time."""
@@ -478,67 +481,81 @@ async def growth(sizes: Sequence[int] = (10, 1_000, 100_000), count: int = 200) 
 
 
 async def queues(sizes: Sequence[int] = (50, 5_000), count: int = 100) -> Table:
-    """Measure a decision beside ever more requests that wait, in one class and in all, and while leases give way."""
+    """Measure a decision beside ever more requests that wait: for room in one class and in all, for quotas, and while leases give way."""
     table = Table(
         "One decision beside ever more that wait",
         ["waiting", "requests", "median", "p99", "processor", "÷ 50 waiting"],
-        notes="A full pool of 64 simulated V100, one lease on each; a request for a whole one comes, waits and leaves: two decisions, and what is told to all. "
+        notes="A full pool of 64 simulated V100, one lease on each; a request for a whole one comes, waits and leaves: two decisions, its place and reason, and what is told to all. "
+        "The pools of a kind take turns; processor: the median. Course quotas: every course holds what it may. Own quotas: so does every person. "
         "Giving way: the leases are batch, and of the interactive requests ahead each has made as many give way as it may. Aim: at most 2.",
     )
-    for name in ("interactive", "all classes", "giving way"):
-        first = 0.0
-        for size in sizes:
-            times = await _beside(size, count, name)
-            first = first or times.processor
-            table.rows.append([f"{size:,}", name, *times.figures(), f"{times.processor / first:.2f}"])
+    for name in ("interactive", "all classes", "course quotas", "own quotas", "giving way"):
+        async with AsyncExitStack() as stack:
+            pools = [(await stack.enter_async_context(_beside(size, name)), Times()) for size in sizes]
+            for number in range(count):
+                for manager, times in pools:
+                    holder = replace(HOLDER, course="course 0")
+                    call = manager.acquire(f"asks {number}", SliceRequest(share=1.0), holder, -1, 3600)
+                    with times:
+                        await anext(call)
+                        await call.aclose()
+        first = statistics.median(pools[0][1].processors)
+        for size, (_, times) in zip(sizes, pools, strict=True):
+            processor = statistics.median(times.processors)
+            figures = [*times.figures()[:2], milliseconds(processor), f"{processor / first:.2f}"]
+            table.rows.append([f"{size:,}", name, *figures])
     return table
 
 
-async def _beside(size: int, count: int, name: str) -> Times:
-    """Measure the decisions about a request beside `size` that wait."""
+@asynccontextmanager
+async def _beside(size: int, name: str) -> AsyncIterator[LeaseManager]:
+    """Run a pool in which `size` requests wait."""
     whole = SliceRequest(share=1.0)
     classes = ("interactive",) if name == "interactive" else ("interactive", "batch", "scavenger")
-    times = Times()
+    quotas = {
+        "course quotas": {Subject("course", course=f"course {n}"): Bounds(leases=1) for n in range(20)},
+        "own quotas": {Subject("person", person="*"): Bounds(leases=1)},
+    }.get(name, {})
     async with running(64) as pool:
         manager = pool.manager
-        with manager.store.deciding() as (db, _):
-            db.execute(sa.update(schema.ledger).values(least_run=0.0, notice=3600.0))
-            db.execute(sa.update(schema.ledger).values(policy_version=schema.ledger.c.policy_version + 1))
         held = replace(whole, priority="batch" if name == "giving way" else "interactive")
         for number in range(64):
             async for _event in manager.acquire(f"held {number}", held, HOLDER, -1, 3600):
                 pass
-        waiting = []
-        for number in range(size):
-            asked = replace(whole, priority=classes[number % len(classes)])
-            entry = PendingRequest(
-                f"waits {number}",
-                asked,
-                Holder(f"person {number}", course=f"course {number % 20}"),
-                "",
-                3600,
-                0.0,
-                manager.now() - 60.0,
-                manager.id,
-                manager.steady(),
-                1_000_000,
-                number + 1,
-            )
-            waiting.append(entry)
-            manager.waiters.enter(entry.key, "")
+        with manager.store.deciding() as (db, row):
+            now = manager.now()
+            before = manager.store.policy.current(db, row.policy_version)
+            courses = {f"course {n}": Course(f"course {n}", members={"*": "student"}) for n in range(20)}
+            after = replace(before, courses=courses, quotas=quotas, least_run=0.0, notice=3600.0)
+            write_policy(db, before, after, "the benchmark", now)
+            whose = [("course", f"course {n}", "") for n in range(20 if name == "course quotas" else 0)]
+            whose += [("person", "", f"person {n}") for n in range(size if name == "own quotas" else 0)]
+            books = [
+                {"kind": k, "course": c, "person": p, "settled": now, "leases_held": 1} for k, c, p in whose
+            ]
+            db.execute(schema.quota_usage.insert(), books) if books else None
         with manager.store.deciding() as (db, row):
             manager._queue._requests.refresh(db, row.queue_version)
-            for entry in waiting:
+            for number in range(size):
+                entry = PendingRequest(
+                    f"waits {number}",
+                    replace(whole, priority=classes[number % len(classes)]),
+                    Holder(f"person {number}", course=f"course {number % 20}"),
+                    "student",
+                    3600,
+                    0.0,
+                    now - 60.0,
+                    manager.id,
+                    manager.steady(),
+                    1_000_000,
+                    number + 1,
+                )
+                manager.waiters.enter(entry.key, "")
                 manager._queue._requests.put(db, entry)
         for _ in range(8):  # whoever may give way does
             manager.schedule()
         gc.collect()
-        for number in range(count):
-            call = manager.acquire(f"asks {number}", whole, HOLDER, -1, 3600)
-            with times:
-                await anext(call)
-                await call.aclose()
-    return times
+        yield manager
 
 
 class _Ready(PromptServer):

@@ -146,7 +146,9 @@ def check_placements(store: Store, now: float) -> None:
                     wanted[reservations[placement.reservation].course] += placement.bytes
             for piece in pieces:
                 lease = leases[piece.lease_id]
-                if piece.device_id == device and (lease.until is None or lease.until + offset > moment):
+                ends = lease.state == "ending" and moment > now + 1  # its worker is told to stop
+                lasts = lease.until is None or lease.until + offset > moment
+                if piece.device_id == device and lasts and not ends:
                     held[lease.course] += piece.memory_bytes
             most = sum(max(wanted[course], held[course]) for course in {*wanted, *held})
             assert most <= sizes[device], f"{device} at {moment - now:+.0f} s: {dict(wanted)}, {dict(held)}"

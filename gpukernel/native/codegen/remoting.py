@@ -97,7 +97,10 @@ def shim_function(call: DriverCall) -> str:
         first, *others = [p.name for p in sorted(named, key=lambda p: p.type != "CUstream")]
         lines.append(f"    GPUKERNEL_NAMED_DEVICE(connection, {first});")
         if "any-device" not in call.flags:
-            lines += [f"    if (!may_be_of(*connection, {each})) return CUDA_ERROR_INVALID_HANDLE;" for each in others]
+            lines += [
+                f"    if (!may_be_of(*connection, {each})) return CUDA_ERROR_INVALID_HANDLE;"
+                for each in others
+            ]
     else:
         lines.append("    GPUKERNEL_CURRENT(connection);")
     for p in call.prototype.parameters:

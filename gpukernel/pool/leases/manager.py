@@ -42,9 +42,9 @@ from gpukernel.pool.leases.server_watch import ServerWatch
 from gpukernel.pool.leases.usage_reports import UsageReports
 from gpukernel.pool.leases.waiters import Waiters
 from gpukernel.pool.scheduling import resize
+from gpukernel.pool.scheduling.cycle_result import Granted
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.request_queue import KEY_IN_USE, RequestQueue
-from gpukernel.pool.scheduling.scheduling_cycle import Granted
 from gpukernel.pool.store.clock import Clock
 from gpukernel.pool.store.leases import Conflict
 from gpukernel.pool.store.policy import note

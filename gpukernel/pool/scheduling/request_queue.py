@@ -20,13 +20,14 @@ from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.domain.quota import Standing, claim_on, never, too_many_waiting
 from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.backfill_state import BackfillState
+from gpukernel.pool.scheduling.cycle_result import CycleResult, Granted
 from gpukernel.pool.scheduling.making_way import MakingWay, reason_of
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequests
 from gpukernel.pool.scheduling.preemption import Eviction, evictions
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.resize import Queue
-from gpukernel.pool.scheduling.scheduling_cycle import CycleResult, Granted, SchedulingCycle
+from gpukernel.pool.scheduling.scheduling_cycle import SchedulingCycle
 from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from gpukernel.pool.store.lease_queries import ASKED_FOR
 from gpukernel.pool.store.store import Store

@@ -11,15 +11,14 @@ waits further ahead, since nobody else could have it.  Everything else that it t
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import sqlalchemy as sa
 
-from gpukernel.common.bounds import Account, millionths
+from gpukernel.common.bounds import millionths
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Lease
 from gpukernel.common.policy import Policy
@@ -27,7 +26,9 @@ from gpukernel.pool.domain.direct_mode import matching_in_mode
 from gpukernel.pool.domain.fairness import FairOrder, promise
 from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.domain.quota import Claim, claim_on, refusal
+from gpukernel.pool.scheduling import cycle_end
 from gpukernel.pool.scheduling.backfill_state import BackfillState, read_profiles
+from gpukernel.pool.scheduling.cycle_result import CycleResult, Granted
 from gpukernel.pool.scheduling.making_way import MakingWay
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.queue_index import QueueIndex
@@ -35,44 +36,11 @@ from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.store import Store
 
-__all__ = ["DEVICES_FOR_A_PROMISE", "CycleResult", "Granted", "SchedulingCycle"]
+__all__ = ["DEVICES_FOR_A_PROMISE", "SchedulingCycle"]
 
-DEPTH = 200  # for so many requests room is looked for in one cycle; those behind them wait for the next one
 PROMISES = 16
 DEVICES_FOR_A_PROMISE = 8
 READ_AHEAD = 32
-LOANS = 16
-
-
-@dataclass(frozen=True)
-class Granted:
-    """A request and the lease that it has; `fresh` where the lease was made now, so that its workers have to be started."""
-
-    key: str
-    lease_id: str
-    fresh: Lease | None = None
-
-
-@dataclass
-class CycleResult:
-    """The situation of those who wait after a cycle, by the keys of their requests.
-
-    Attributes
-    ----------
-    starts
-        When a request starts at the latest: as promised, or for a quota when the next period begins; seconds since the epoch.
-    reasons
-        The sentence about the quota that holds a request back.
-    reserved
-        For whom the room is reserved that a request could have.
-    absent
-        Requests for devices of which the pool has none now.
-    """
-
-    starts: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
-    reserved: dict[str, str] = field(default_factory=dict)
-    absent: set[str] = field(default_factory=set)
 
 
 class SchedulingCycle:
@@ -113,6 +81,7 @@ class SchedulingCycle:
         self._index = index
         self._result = result
         self.way = MakingWay(db, store, policy, kinds, state)
+        self._end = cycle_end.CycleEnd(policy, kinds, state, index, self.way)
         self._announced: list[DeviceClass] | None = None  # once somebody waits for what is not there
 
     def run(
@@ -151,20 +120,22 @@ class SchedulingCycle:
                 self._result.reasons[request.key] = sentence
                 self.way.give_up(request)
                 order.pass_over()
-                if not special and self._all_wait_for_quotas(order):
+                if not special and self._end.all_wait_for_quotas(order):
                     break
                 continue
             # What is reserved waits for nobody further ahead.
-            beyond = tried >= DEPTH and (own >= DEPTH or request.course not in self._reserving)
-            closed = self._closed()
-            if beyond or (closed and not (self._may_yet(request) or self.way.worth_a_look(request))):
+            beyond = tried >= cycle_end.DEPTH and (
+                own >= cycle_end.DEPTH or request.course not in self._end.reserving
+            )
+            closed = self._end.closed()
+            if beyond or (closed and not (self._end.may_yet(request) or self.way.worth_a_look(request))):
                 # Only those with a lease or a reservation of their own can get anything now.
-                if closed and not (beyond and request.course in self._reserving):
+                if closed and not (beyond and request.course in self._end.reserving):
                     self._result.reserved[request.key] = state.reserved
-                if not special and self._nobody_may(order, tried, own, interactive):
+                if not special and self._end.nobody_may(order, tried, own, interactive):
                     break
                 continue
-            own += tried >= DEPTH
+            own += tried >= cycle_end.DEPTH
             if any(account not in state.standings for account in request.accounts):
                 self._read_standings([request, *(order.upcoming(ahead - 1) if ahead > 1 else ())])
                 ahead = min(2 * ahead, READ_AHEAD)  # most cycles end with the second one
@@ -175,12 +146,8 @@ class SchedulingCycle:
                 order.pass_over()
             else:
                 tried += 1
-        rest, reserved = order.rest(), state.reserved if self._closed() else ""
-        return granted, seen, UnseenRequests(self._index, rest, state, absent, reserved, self._reserving)
-
-    def _closed(self) -> bool:
-        """Return whether somebody further ahead waits for each kind that there is."""
-        return bool(self._kinds) and self._state.closes(self._kinds)
+        rest, reserved = order.rest(), state.reserved if self._end.closed() else ""
+        return granted, seen, UnseenRequests(self._index, rest, state, absent, reserved, self._end.reserving)
 
     def _order(self) -> FairOrder[PendingRequest]:
         """Return those who wait in the order in which they are served."""
@@ -189,58 +156,6 @@ class SchedulingCycle:
             half_life = self._policy.half_life
             held = quota_usage.claimed_by_courses(self._db, list(lines), self._state.now, half_life)
         return FairOrder(lines, held, {course: self._policy.weight(course) for course in lines})
-
-    def _nobody_may(self, order: FairOrder[PendingRequest], tried: int, own: int, interactive: int) -> bool:
-        """Return whether nobody who is still to be looked at could get anything, having neither lease nor claim; `interactive` of them are."""
-        reserving = any(order.left(course) for course in self._reserving)
-        if tried >= DEPTH:
-            return own >= DEPTH or not reserving
-        if not self._closed() or reserving:
-            return False
-        if self._state.placements and self._state.loans < LOANS and self._lengths_are_known:
-            return False
-        return not (interactive and self.way.may_look())
-
-    def _all_wait_for_quotas(self, order: FairOrder[PendingRequest]) -> bool:
-        """Return whether somebody waits for the quota of each course that is still to be served, or for the pool's."""
-        full, courses = self._state.full, self._courses
-        while courses and not (order.left(courses[-1]) and Account("course", courses[-1]) not in full):
-            courses.pop()  # it stays so
-        return not courses or Account("pool") in full
-
-    @functools.cached_property
-    def _courses(self) -> list[str]:
-        """The courses that wait, until `_all_wait_for_quotas` finds nobody of them who could get anything."""
-        return list(self._index.lines)
-
-    @functools.cached_property
-    def _reserving(self) -> frozenset[str]:
-        """The courses whose reservation is open."""
-        if not (placements := self._state.placements):
-            return frozenset()
-        courses = {reservation.course for reservation in self._policy.reservations}
-        return frozenset(c for c in courses if placements.open_for(c, self._state.now))
-
-    @functools.cached_property
-    def _lengths_are_known(self) -> bool:
-        """True where it may be known of a lease that it ends by itself."""
-        bounds = self._policy.quotas.values()
-        return bool(self._index.limited) or any(one.longest_seconds is not None for one in bounds)
-
-    def _may_yet(self, request: PendingRequest) -> bool:
-        """Return whether something could be left for `request` although others wait for every kind.
-
-        That is room reserved for its course, or room that the others cannot use.
-        """
-        state = self._state
-        if not state.placements:
-            return False
-        if state.placements.open_for(request.course, state.now) and state.most_own(request.course) > 0:
-            return True
-        return (
-            state.loans < LOANS
-            and self._policy.longest(request.accounts, request.role, request.longest) is not None
-        )
 
     def _read_standings(self, requests: Iterable[PendingRequest]) -> None:
         state = self._state
@@ -324,7 +239,9 @@ class SchedulingCycle:
             placed, mode = self._room(request, [k for k in kinds if k not in state.closed], length)
         if placed is None and (claimed := self.way.devices(request)):
             placed, mode = self._room(request, kinds, length, claimed)
-        may_borrow = state.placements and state.closed and math.isfinite(length) and state.loans < LOANS
+        may_borrow = (
+            state.placements and state.closed and math.isfinite(length) and state.loans < cycle_end.LOANS
+        )
         if placed is None and state.placements and may_borrow:
             state.loans += 1
             closed = [kind for kind in kinds if kind in state.closed]

@@ -43,8 +43,13 @@ rng = np.random.default_rng(0)
 
 def on_two_devices(code: str) -> list[str]:
     async def run() -> list[str]:
-        async with worker(memory_mib=64, secret="ab" * 32) as first, worker(memory_mib=64, secret="ab" * 32) as second:
-            done = await first.run(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{BLAS}{BEGIN}{code}", second=second)
+        async with (
+            worker(memory_mib=64, secret="ab" * 32) as first,
+            worker(memory_mib=64, secret="ab" * 32) as second,
+        ):
+            done = await first.run(
+                f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{BLAS}{BEGIN}{code}", second=second
+            )
             assert done.returncode == 0, done.stderr
             return done.stdout.splitlines()
 
@@ -158,7 +163,9 @@ for t in threads: t.start()
 for t in threads: t.join()
 print(found)
 """
-    ) == [f"[(2, 0, 0, {{np.float32({sum(2 * s + 3 for s in range(20))}.0)}}, 0), (2, 1, 1, {{np.float32({sum(2 * s + 3 for s in range(20))}.0)}}, 0)]"]
+    ) == [
+        f"[(2, 0, 0, {{np.float32({sum(2 * s + 3 for s in range(20))}.0)}}, 0), (2, 1, 1, {{np.float32({sum(2 * s + 3 for s in range(20))}.0)}}, 0)]"
+    ]
 
 
 def test_ranks_send_and_receive_and_split() -> None:

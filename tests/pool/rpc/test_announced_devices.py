@@ -16,7 +16,7 @@ from gpukernel.common.course import Offered
 from gpukernel.common.errors import NotAllowed, Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.rpc.server import RunningPool, serve
-from gpukernel.pool.scheduling.scheduling_cycle import DEPTH
+from gpukernel.pool.scheduling.cycle_end import DEPTH
 from tests.pool.world import GIB, Agent
 from tests.ports import free_port
 

@@ -20,13 +20,15 @@ from gpukernel.common.bounds import Account
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.common.reservations import Reservation
 from gpukernel.pool.domain.fairness import FairOrder
-from gpukernel.pool.scheduling import making_way, scheduling_cycle
+from gpukernel.pool.scheduling import cycle_end, making_way, scheduling_cycle
 from gpukernel.pool.scheduling.backfill_state import BackfillState
+from gpukernel.pool.scheduling.cycle_end import CycleEnd
+from gpukernel.pool.scheduling.cycle_result import Granted
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.pending_requests import PendingRequests
 from gpukernel.pool.scheduling.queue_index import QueueIndex
 from gpukernel.pool.scheduling.request_queue import RequestQueue
-from gpukernel.pool.scheduling.scheduling_cycle import Granted, SchedulingCycle
+from gpukernel.pool.scheduling.scheduling_cycle import SchedulingCycle
 from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from tests.pool.books import naive_order
 from tests.pool.test_model import (
@@ -226,8 +228,8 @@ def _twice(tally: dict[str, int]) -> Callable[..., list[Granted]]:
         try:
             with (
                 mock.patch.object(SchedulingCycle, "run", lambda *given: anew.run(*given)),
-                mock.patch.object(SchedulingCycle, "_nobody_may", return_value=False),
-                mock.patch.object(SchedulingCycle, "_all_wait_for_quotas", return_value=False),
+                mock.patch.object(CycleEnd, "nobody_may", return_value=False),
+                mock.patch.object(CycleEnd, "all_wait_for_quotas", return_value=False),
             ):
                 _RUN_CYCLE(self, now, here, newcomer, undo, **more)
         except _Undone:
@@ -273,9 +275,10 @@ class KeptOrderMachine(PoolMachine):
     )
     def bounds(self, depth: int, promises: int, loans: int, looks: tuple[int, int], half_life: float) -> None:
         self.half_life = half_life
-        bounds = {"DEPTH": depth, "PROMISES": promises, "LOANS": loans}
-        self.patches += [mock.patch.object(scheduling_cycle, name, most) for name, most in bounds.items()]
         self.patches += [
+            mock.patch.object(cycle_end, "DEPTH", depth),
+            mock.patch.object(cycle_end, "LOANS", loans),
+            mock.patch.object(scheduling_cycle, "PROMISES", promises),
             mock.patch.object(making_way, "TRIES", looks[0]),
             mock.patch.object(making_way, "LOOKS", looks[1]),
         ]
