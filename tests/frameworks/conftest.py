@@ -50,11 +50,12 @@ def h100() -> Iterator[EmbeddedPool]:
         yield pool
 
 
-def runs(site: Path, pool: EmbeddedPool) -> Run:
+def runs(site: Path, pool: EmbeddedPool, devices: int = 1) -> Run:
     def run(program: str, *words: str, share: str = "0.1") -> str:
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), *words]
         if share:
-            command = [sys.executable, "-m", "gpukernel.cli", "run", "-p", share, "--", *command]
+            slices = ["-n", str(devices), "-p", share]
+            command = [sys.executable, "-m", "gpukernel.cli", "run", *slices, "--", *command]
         environment = {**pool.environment, "PYTHONPATH": str(site)}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -73,6 +74,13 @@ def on_pytorch(pytorch_site: Path, h100: EmbeddedPool) -> Run:
 def on_jax(h100: EmbeddedPool) -> Run:
     """Run a program under JAX."""
     return runs(site_of(JAX), h100)
+
+
+@pytest.fixture
+def on_two_devices() -> Iterator[Run]:
+    """Run a program under JAX, with a slice of each of two simulated H100s."""
+    with EmbeddedPool("h100:2") as pool:
+        yield runs(site_of(JAX), pool, devices=2)
 
 
 @pytest.fixture

@@ -69,3 +69,12 @@ def test_a_table_of_operations_gives_what_the_cpu_gives(on_jax: Run) -> None:
     assert found["device"] == "cuda:0"
     assert found["failed"] == {}
     assert found["passed"] > 200
+
+
+def test_two_devices_of_a_slice_copy_reduce_and_train_together(on_two_devices: Run) -> None:
+    found = json.loads(on_two_devices("jax_devices").splitlines()[-1])
+    assert found["devices"] == ["cuda:0", "cuda:1"]
+    assert found["failed"] == []
+    assert found["checked"] >= 8
+    assert found["losses"] == pytest.approx(found["wanted"], abs=1e-4)
+    assert found["losses"][-1] < found["losses"][0] / 2

@@ -1,4 +1,4 @@
-"""NCCL on a slice: with one rank a collective is a copy in the order of its stream; more ranks are refused."""
+"""NCCL on a slice of one device: a collective is a copy in the order of its stream; more ranks are refused."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ print(n.ncclCommInitAll(ctypes.byref(comm), 1, None), n.ncclCommAbort(comm))
 """
     )
     assert done.stdout.splitlines() == [
-        "5 None NCCL on a slice has one rank, and 2 were asked for: let one process train on one device",
+        "5 None NCCL on a slice has a rank for each of its devices, of which there are 1, and 2 were asked for: ask for a slice of more devices",
         "4 4",
         "4 4",
         "4 4",
