@@ -101,3 +101,15 @@ for i in range(2): use(i); ok(d.cuEventRecord(timed[i], streams[i])); ok(d.cuEve
 print(code(d.cuEventElapsedTime(timed[0], timed[1])))
 """
     ) == ["400 400", "400"]
+
+
+def test_a_copy_between_addresses_finds_their_devices() -> None:
+    assert with_two_devices(
+        """
+use(1); ok(d.cuMemsetD8Async(memory[1], 9, 4096, streams[1]))
+ok(d.cuMemcpyDtoDAsync(memory[0], memory[1], 4096, streams[1])); print(bytes_of(0))
+use(0); ok(d.cuMemsetD8Async(memory[0], 4, 4096, streams[0]))
+ok(d.cuMemcpyAsync(memory[1], memory[0], 4096, streams[0])); ok(d.cuStreamSynchronize(streams[0])); print(bytes_of(1))
+use(0); ok(d.cuMemcpyDtoD(memory[0], memory[1], 2048)); print(bytes_of(0))
+"""
+    ) == ["{9}", "{4}", "{4}"]

@@ -4,6 +4,7 @@
 
 #include "shim/graphs/capture.h"
 #include "shim/managed/pages.h"
+#include "shim/memory/devices.h"
 #include "shim/modules/host_functions.h"
 #include "shim/transport/request.h"
 
@@ -139,12 +140,14 @@ DeviceWait managed_cuStreamQuery(Connection& c, CUstream stream) { return {c, st
 DeviceWait managed_cuEventSynchronize(Connection& c, CUevent) { return DeviceWait(c); }
 DeviceWait managed_cuEventQuery(Connection& c, CUevent) { return DeviceWait(c); }
 
-// Copies that need no device.
-Done local_cuMemcpyDtoD_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+// Copies that need no device, or two.
+Done local_cuMemcpyDtoDAsync_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                CUstream stream) {
+    if (auto done = copy_between_devices(to, from, bytes, stream)) return done;
     return copy_here(c, to, from, bytes, Ends::device);
 }
-Done local_cuMemcpyDtoDAsync_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream) {
-    return copy_here(c, to, from, bytes, Ends::device);
+Done local_cuMemcpyDtoD_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
+    return local_cuMemcpyDtoDAsync_v2(c, to, from, bytes, nullptr);
 }
 
 // The memory that each call uses.

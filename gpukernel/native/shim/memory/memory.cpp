@@ -17,6 +17,7 @@
 #include "shim/graphs/capture.h"
 #include "shim/graphs/memory.h"
 #include "shim/managed/managed.h"
+#include "shim/memory/devices.h"
 #include "shim/memory/virtual_memory.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
@@ -220,6 +221,7 @@ bool on_device(Connection& connection, CUdeviceptr address) {
 
 CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
     GPUKERNEL_CURRENT(connection);
+    if (auto done = copy_between_devices(dst, src, bytes, stream)) return *done;
     const bool to = on_device(*connection, dst), from = on_device(*connection, src);
     if (!connection->alive()) return GONE;
     if (to && from) return cuMemcpyDtoDAsync(dst, src, bytes, stream);
@@ -250,6 +252,23 @@ CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
 }  // namespace
 
 namespace gpukernel::shim {
+
+std::optional<CUresult> copy_between_devices(CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                             CUstream stream) {
+    if (process()->devices.size() == 1 || !bytes) return std::nullopt;
+    Device* const current = context_stack().back()->device;
+    // Of an address that two devices have, the current one's is meant.
+    const auto device_of = [current](CUdeviceptr address) -> Device* {
+        if (on_device(current->connection, address)) return current;
+        for (const auto& device : process()->devices)
+            if (device.get() != current && on_device(device->connection, address)) return device.get();
+        return nullptr;
+    };
+    Device* const target = device_of(to);
+    Device* const source = target ? device_of(from) : nullptr;
+    if (!source || (target == current && source == current)) return std::nullopt;
+    return cuMemcpyPeerAsync(to, target->primary.get(), from, source->primary.get(), bytes, stream);
+}
 
 CUDA_MEMCPY3D linear_copy(CUmemorytype to, uint64_t destination, CUmemorytype from, uint64_t source,
                           size_t bytes) {

@@ -1,0 +1,14 @@
+// Copies between addresses of several devices, of which the program does not say which they are of.
+#pragma once
+
+#include <optional>
+
+#include "shim/process.h"
+
+namespace gpukernel::shim {
+
+// Makes the copy where an address is of another device than the current one; nothing where neither is.  To
+// know it takes a round trip, in programs with several devices.
+std::optional<CUresult> copy_between_devices(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+
+}  // namespace gpukernel::shim
