@@ -33,6 +33,9 @@ LARGEST_RESERVE = 10.0
 """A part of the time that is left, at most so many seconds of it, is for stopping the workers."""
 
 LISTENING_SECONDS = 30.0
+ENDING_SECONDS = 30.0
+"""Seconds that the step has to end by itself; one whose srun was killed first can keep its job completing for longer."""
+
 _LISTEN = "trap 'echo TERM; kill $!; exit 0' TERM; echo LISTENING; while :; do sleep 86400 & wait $!; done"
 
 
@@ -118,7 +121,7 @@ class Ear:
         if (process := self._process) is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:
-                process.wait(2)
+                process.wait(ENDING_SECONDS)
             except subprocess.TimeoutExpired:
                 process.kill()
 

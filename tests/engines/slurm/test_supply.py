@@ -85,7 +85,7 @@ def test_with_no_least_the_first_who_waits_starts_a_job_and_an_idle_one_ends(wor
     assert said.count("was asked for, for") == 1
     program.communicate("", timeout=60)
     eventually(lambda: f"Job {job} is given up: it has had no lease for" in world.log(), 60)
-    eventually(lambda: world.jobs() == {}, 60)
+    eventually(lambda: world.jobs() == {}, 120)
     # Another supply knows what the jobs have; the pool does not wait for what it does not know.
     again = world.hold("--filter", "model=V100", "-p", "1", "--wait", "5m")
     again.communicate("", timeout=60)
