@@ -357,14 +357,16 @@ def test_every_name_of_cuda_h_is_exported_and_what_is_lacking_says_so_once() -> 
     )
     names = {line.split()[-1] for line in symbols.stdout.splitlines()}
     # Its own names: time slicing pauses kernels (common/execution_gate.h), the worker says how accesses are checked
-    # (common/memory_check.h), bounds host memory, and cancels the work of programs that are gone (common/cancellation.h), and asks about kernels (common/kernel_table.h); math
-    # libraries put work of theirs into its streams (simgpu_libraries/device_work.h).
+    # (common/memory_check.h), bounds host memory, and cancels the work of programs that are gone (common/cancellation.h), and asks about kernels (common/kernel_table.h), and names the range that a program marks; NVTX
+    # finds its own entry; math libraries put work of theirs into its streams (simgpu_libraries/device_work.h).
     assert {name for name in names if not name.startswith("cu")} == {
+        "InitializeInjectionNvtx2",
         "gpukernel_end_program",
         "gpukernel_kernels",
         "gpukernel_profile",
         "gpukernel_set_execution_gate",
         "gpukernel_set_memory_check",
+        "gpukernel_set_range",
         "gpukernel_simgpu_bound",
         "gpukernel_simgpu_run",
         "gpukernel_work_for",

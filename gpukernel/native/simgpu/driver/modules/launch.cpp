@@ -76,16 +76,11 @@ gpukernel::MemoryCheck usual_check() {
 }
 thread_local std::optional<gpukernel::MemoryCheck> own_check;
 
-// What a worker says of its program's launch; no text of a program is more than so many bytes of a table.
-struct GivenRange {
-    char text[gpukernel::MOST_RANGE];
-    size_t bytes;
-};
-thread_local GivenRange given_range;
+// What a worker says of its program's launch.
+thread_local std::string given_range;
 
 std::string range_of_this_thread() {
-    const std::string_view given(given_range.text, given_range.bytes);
-    return std::string(given.empty() ? gpukernel::libcuda::nvtx_range() : given);
+    return given_range.empty() ? std::string(gpukernel::libcuda::nvtx_range()) : given_range;
 }
 
 gpukernel::MemoryCheck check_of_this_thread() {
@@ -102,10 +97,12 @@ extern "C" __attribute__((visibility("default"))) void gpukernel_set_memory_chec
 static_assert(std::is_same_v<decltype(&gpukernel_set_memory_check), gpukernel::SetMemoryCheck>);
 
 extern "C" __attribute__((visibility("default"))) void gpukernel_set_range(const char* text, size_t bytes) {
-    given_range.bytes = std::min(bytes, gpukernel::MOST_RANGE);
-    // It is shown to people: nothing of it moves a terminal's cursor.
-    std::transform(text, text + given_range.bytes, given_range.text,
-                   [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c; });
+    // No text of a program is more than so many bytes of a table.  It is shown to people: nothing of it moves
+    // a terminal's cursor.
+    given_range.assign(text, std::min(bytes, gpukernel::MOST_RANGE));
+    std::replace_if(
+        given_range.begin(), given_range.end(),
+        [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }, ' ');
 }
 static_assert(std::is_same_v<decltype(&gpukernel_set_range), gpukernel::SetRange>);
 
