@@ -114,6 +114,7 @@ struct Param {
 struct Dim3 {
     uint32_t x = 1, y = 1, z = 1;
     uint64_t volume() const { return uint64_t{x} * y * z; }
+    bool operator==(const Dim3&) const = default;
 };
 struct KernelInfo {
     std::string name;

@@ -17,11 +17,17 @@ void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* cod
     uint32_t count = (threads + kLanes - 1) / kLanes;
     constexpr size_t PER_WARP = sizeof(Warp) + sizeof(Frame) + sizeof(Storage) + 64;
     if (!share.grow(sizeof(BlockState) + PER_WARP * count)) no_host_memory();
+    // Of the launch before, places and frames are as they were where blocks have the same shape.
+    const bool same = count == warps.size() && shape == placed;
     warps.resize(count);
+    placed = {0, 0, 0};  // nowhere, should there be no memory
     const size_t per_warp = state.registers_of_a_warp();
     char* regs = registers.need(per_warp * count);
-    frames.clear();
-    frame_storage.clear(), frame_bytes = 0;
+    if (!same || frames.size() != count) {
+        frames.clear(), frames.resize(count);
+        frame_storage.clear(), frame_storage.resize(count);
+        frame_bytes = 0;
+    }
     spare.clear();
     uint64_t stride = (state.stack_bytes + 15) / 16 * 16;
     char* stack = stride ? local.need(stride * kLanes * count) : nullptr;
@@ -44,7 +50,7 @@ void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* cod
         warp.cache[0] = warp.cache[1] = {};
         warp.texture = nullptr;
         warp.arrived = warp.odd = 0;
-        for (uint32_t lane = 0; lane < kLanes; ++lane) {
+        for (uint32_t lane = 0; lane < kLanes && !same; ++lane) {
             warp.tid[0][lane] = thread.x;
             warp.tid[1][lane] = thread.y;
             warp.tid[2][lane] = thread.z;
@@ -53,12 +59,11 @@ void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* cod
             if (++thread.y < shape.y) continue;
             thread.y = 0, ++thread.z;
         }
-        frames.push_back(std::make_unique<Frame>());
-        frame_storage.emplace_back();
-        frames.back()->registers = regs + per_warp * w;
-        frames.back()->function = state.kernel;
-        warp.frame = frames.back().get();
+        if (!frames[w]) frames[w] = std::make_unique<Frame>();
+        *frames[w] = {.registers = regs + per_warp * w, .function = state.kernel};
+        warp.frame = frames[w].get();
     }
+    placed = shape;
     compiler::prepare(*this);
 }
 

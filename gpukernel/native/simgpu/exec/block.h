@@ -99,6 +99,7 @@ struct BlockState {
     uint64_t linear = 0;
     HostShare share;  // of what follows, beside the storage
     std::vector<Warp> warps;
+    Dim3 placed;  // the shape of a block by which their lanes have their places
     Storage registers, shared, local;
     size_t frame_bytes = 0;     // of frame_storage
     std::vector<Frame*> spare;  // frames of device functions

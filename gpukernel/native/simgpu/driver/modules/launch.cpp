@@ -45,10 +45,35 @@ CUresult cluster_of(const Device& device, const Kernel& kernel, Dim3 named, Dim3
 using namespace gpukernel::simgpu;
 
 namespace {
-constexpr uint32_t SMALL = 256;  // bytes of parameters: the number of launches that wait bounds their sum
+// A launch's parameters until it runs.  Small ones are a part of what waits: the number of launches that wait
+// bounds their sum.
+class Parameters {
+  public:
+    // Room for so many bytes, all zero; false where the program may have no more of the host's memory.
+    bool make_room(uint32_t bytes) {
+        if (bytes <= sizeof small_) {
+            std::memset(small_, 0, bytes);
+            return true;
+        }
+        large_ = std::make_shared<Large>();
+        if (!large_->share.grow(bytes)) return false;
+        large_->bytes.resize(bytes);
+        return true;
+    }
+    const char* data() const { return large_ ? large_->bytes.data() : small_; }
+    char* data() { return large_ ? large_->bytes.data() : small_; }
 
-CUresult pack(const KernelInfo& info, void** params, void** extra, std::vector<char>& block) {
-    block.assign(std::max<size_t>(info.param_bytes, 1), 0);
+  private:
+    struct Large {
+        HostShare share;
+        std::vector<char> bytes;
+    };
+    char small_[128];
+    std::shared_ptr<Large> large_;
+};
+
+CUresult pack(const KernelInfo& info, void** params, void** extra, Parameters& block) {
+    if (!block.make_room(info.param_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
     if (extra) {
         const gpukernel::libcuda::ParameterBuffer buffer = gpukernel::libcuda::buffer_of(extra);
         if (!buffer.data && info.param_bytes) return CUDA_ERROR_INVALID_VALUE;
@@ -135,15 +160,8 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
         if (uint64_t{g.x} * g.y > uint64_t(std::max(each, 1)) * device->model->multiprocessors / g.z)
             return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
     }
-    struct Parameters {
-        HostShare share;
-        std::vector<char> bytes;
-    };
-    auto block = std::make_shared<Parameters>();
-    if (function->info->param_bytes > SMALL && !block->share.grow(function->info->param_bytes))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (CUresult error = pack(*function->info, params, extra, block->bytes); error != CUDA_SUCCESS)
-        return error;
+    Parameters block;
+    if (CUresult error = pack(*function->info, params, extra, block); error != CUDA_SUCCESS) return error;
     std::shared_ptr<const Textures> textures;
     try {
         textures = device->textures.now();
@@ -155,14 +173,14 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
     schedule().submit(
         *stream, Engine::kernels,
         [device, function, g, b, c, in_clusters, range = std::move(range), shared = shape.shared_bytes,
-         cooperative = shape.cooperative, block, textures = std::move(textures),
+         cooperative = shape.cooperative, block = std::move(block), textures = std::move(textures),
          program = Schedule::program_of(*stream), check = check_of_this_thread()] {
             Launch launch;
             launch.grid = g, launch.block = b;
             launch.cluster = c, launch.in_clusters = in_clusters;
             launch.dynamic_shared_bytes = shared;
             launch.cooperative = cooperative;
-            launch.params = block->bytes.data();
+            launch.params = block.data();
             launch.textures = textures;
             launch.gate = device->gate.load();
             const Residency residency =
