@@ -46,7 +46,7 @@ from tests.pool.test_model import (
 
 __all__ = ["_server"]
 
-STEPS = int(os.environ.get("GPUKERNEL_MODEL_STEPS", "400"))
+STEPS = int(os.environ.get("GPUKERNEL_MODEL_STEPS", "200"))
 
 # --- the index alone ---
 
@@ -153,7 +153,7 @@ class Queue:
         assert self.index.interactive == sum(r.wanted.priority == "interactive" for r in self.all.values())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.one_of(_puts, _puts, _puts, _leaves, _passes, _looks), min_size=10, max_size=40), _looks)
 def test_what_is_kept_gives_the_order_that_is_made_anew(steps: list[Any], last: Any) -> None:
     queue = Queue()
@@ -363,10 +363,10 @@ class PostgresqlKeptOrderMachine(KeptOrderMachine):
 @pytest.mark.parametrize("machine", [KeptOrderMachine, PostgresqlKeptOrderMachine])
 @pytest.mark.usefixtures("_server")
 def test_cycles_that_end_early_decide_and_tell_the_same(machine: type[KeptOrderMachine]) -> None:
-    steps = STEPS if machine is KeptOrderMachine else STEPS // 4
+    steps = STEPS if machine is KeptOrderMachine else STEPS // 2
     machine.tally = {"cycles": 0, "early": 0}
     how = settings(
-        max_examples=max(steps // 50, 1),
+        max_examples=steps // 50 + 1,  # the first one is hardly any step
         stateful_step_count=50,
         deadline=None,
         derandomize=True,
@@ -375,4 +375,4 @@ def test_cycles_that_end_early_decide_and_tell_the_same(machine: type[KeptOrderM
         suppress_health_check=list(HealthCheck),
     )
     run_state_machine_as_test(machine, settings=how)  # type: ignore[no-untyped-call]
-    assert machine.tally["early"] > machine.tally["cycles"] / 20
+    assert machine.tally["early"] > machine.tally["cycles"] / 20, machine.tally
