@@ -23,7 +23,7 @@ LOANS = 16
 
 
 class CycleEnd:
-    """What is left for those behind, of a cycle with this policy, these kinds of devices, and so on as `SchedulingCycle` has them."""
+    """The rest of a cycle, for those behind, with this policy, these kinds of devices, and so on as `SchedulingCycle` has them."""
 
     def __init__(
         self,

@@ -123,7 +123,9 @@ def test_growing_counts_only_what_is_more_and_one_lease_stays_one(tmp_path: Path
             await world.manager.resize(lease.id, share(0.7))
         world.rule(ML101, quotas={"course:ml101": Bounds(devices=0.6, leases=2)})
         other = await world.get("other", 0.05, holder=Holder("ben", course="ml101"))
-        with pytest.raises(Refused, match=r"Course ml101 holds 0\.55 of its 0\.60 devices; 0\.10 more does not fit"):
+        with pytest.raises(
+            Refused, match=r"Course ml101 holds 0\.55 of its 0\.60 devices; 0\.10 more does not fit"
+        ):
             await world.manager.resize(lease.id, share(0.6))
         world.manager.end(other.id, "done")
         await world.manager.resize(lease.id, share(0.6))
