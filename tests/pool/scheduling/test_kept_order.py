@@ -327,6 +327,7 @@ class KeptOrderMachine(PoolMachine):
                 row.ticket + 1,
             )
             other.put(db, request)
+        manager._queue._requests.forget()  # a pool on SQLite, which is alone, expects nobody else's
         manager.schedule()
         self.settle()
 
