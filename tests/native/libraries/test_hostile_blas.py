@@ -22,17 +22,21 @@ OF_BLAS = (
 )
 
 
+PROGRAMS = 12  # a lost context ends one
+
+
 @WITHOUT_SANITIZER
 def test_every_word_of_a_product_or_a_vector_may_be_anything() -> None:
-    """Sizes that overflow, strides out of the slice, addresses of nobody, workspaces that are none: two programs until their first fault."""
+    """Sizes that overflow, strides out of the slice, addresses of nobody, workspaces that are none: a program for each case, until its first fault."""
     program = (
         OF_BLAS
         + """
 chance.seed(SEED)
 NAMES = ('batches_by_stride_and_by_addresses', 'vectors', 'a_matrix_and_vectors', 'triangular_systems_and_products',
          'symmetric_matrices', 'sums_and_scalings_of_matrices', 'many_small_systems', 'rotations', 'many_orthogonal_factors')
-wrong = [name for name in NAMES if cublas_cases.CASES[name]()]
-wrong += [name for name in list(cublaslt_cases.CASES)[:3] if cublaslt_cases.CASES[name]()]
+NAMES = [*NAMES, *list(cublaslt_cases.CASES)[:3]]
+name = NAMES[SEED % len(NAMES)]
+wrong = [name] if {**cublas_cases.CASES, **cublaslt_cases.CASES}[name]() else []
 calls = list(seen.items())
 places = [(function, at) for function, (_, _, words) in calls for at in range(1, len(words))]
 chance.shuffle(places)
@@ -50,14 +54,14 @@ print('RESULT', wrong, len(calls), count, refused)
 
     async def run() -> tuple[list[str], str]:
         async with worker(memory_mib=512) as its:
-            found = [await run_on(its, f"SEED = {seed}\n{program}") for seed in range(4)]
+            found = [await run_on(its, f"SEED = {seed}\n{program}") for seed in range(PROGRAMS)]
             after = await run_on(its, AFTERWARDS)
             return [one.stdout + one.stderr for one in found], after.stdout.strip() + after.stderr
 
     found, after = asyncio.run(run())
     results = [line.split()[1:] for one in found for line in one.splitlines() if line.startswith("RESULT")]
-    assert [result[0] for result in results] == ["[]"] * 4, [one[-2000:] for one in found]
-    assert all(int(result[1]) > 60 for result in results), results  # functions
+    assert [result[0] for result in results] == ["[]"] * PROGRAMS, [one[-2000:] for one in found]
+    assert sum(int(result[1]) for result in results) > 60, results  # functions
     assert sum(int(result[3]) for result in results) > 20, results
     assert after == "True"
 

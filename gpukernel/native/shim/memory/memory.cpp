@@ -253,23 +253,6 @@ CUresult copy_later(CUstream stream, const CUDA_MEMCPY3D* p) {
 
 namespace gpukernel::shim {
 
-std::optional<CUresult> copy_between_devices(CUdeviceptr to, CUdeviceptr from, size_t bytes,
-                                             CUstream stream) {
-    if (process()->devices.size() == 1 || !bytes) return std::nullopt;
-    Device* const current = context_stack().back()->device;
-    // Of an address that two devices have, the current one's is meant.
-    const auto device_of = [current](CUdeviceptr address) -> Device* {
-        if (on_device(current->connection, address)) return current;
-        for (const auto& device : process()->devices)
-            if (device.get() != current && on_device(device->connection, address)) return device.get();
-        return nullptr;
-    };
-    Device* const target = device_of(to);
-    Device* const source = target ? device_of(from) : nullptr;
-    if (!source || (target == current && source == current)) return std::nullopt;
-    return cuMemcpyPeerAsync(to, target->primary.get(), from, source->primary.get(), bytes, stream);
-}
-
 CUDA_MEMCPY3D linear_copy(CUmemorytype to, uint64_t destination, CUmemorytype from, uint64_t source,
                           size_t bytes) {
     CUDA_MEMCPY3D copy{};
