@@ -282,7 +282,9 @@ class Supply:
 
     @staticmethod
     def _state(record: JobRecord, job: SlurmJob | None, server: GpuServer | None) -> JobState:
-        if record.leaving or (job is not None and job.state == "COMPLETING"):
+        ending = job is not None and job.state == "COMPLETING"
+        # One that never served comes to nothing, it seems: no other one is asked for before Slurm says so.
+        if record.leaving or (ending and record.served):
             return JobState.LEAVING
         if job is None or job.is_queued:
             return JobState.WAITING
