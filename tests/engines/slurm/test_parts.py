@@ -17,9 +17,12 @@ from gpukernel.client.admin import AnnouncedKind
 from gpukernel.common.errors import PoolError
 from gpukernel.common.model import Device, Holder, SliceRequest, Waiting
 from gpukernel.engines.slurm.announcement import Announcement, parse_gpu
+from gpukernel.engines.slurm.autoscaler import JobState
+from gpukernel.engines.slurm.commands import SlurmJob
 from gpukernel.engines.slurm.demand import waiting_gpus
 from gpukernel.engines.slurm.job import Ear, NotTheJobs, await_way_in, own_devices
 from gpukernel.engines.slurm.records import JobRecord, Records, connection_file
+from gpukernel.engines.slurm.supply import Supply
 
 FOUR = [(f"GPU-{number}0000000-aaaa", number) for number in range(4)]
 
@@ -211,6 +214,13 @@ def test_what_a_supply_saw_last_is_shown_with_what_is_left_of_each_job(tmp_path:
     )
     assert done.stdout.splitlines()[1].split("  ")[-1] == "in 8.0 h"
     assert done.stdout.endswith("The supply does not run; this is of 12 min ago.\n")
+
+
+def test_only_a_job_that_served_leaves_while_it_is_completing() -> None:
+    job = SlurmJob("4711", "gpukernel.gpu.x", "COMPLETING")
+    failed = JobRecord("x", 0.0, 60.0, "4711")
+    assert Supply._state(failed, job, None) is JobState.STARTING  # no other one is asked for yet
+    assert Supply._state(replace(failed, served=True), job, None) is JobState.LEAVING
 
 
 def test_who_asks_for_what_is_not_there_is_told(tmp_path: Path) -> None:
