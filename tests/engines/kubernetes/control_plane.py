@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import socket
+import ssl
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,7 @@ _CONTROLLERS = (
     "namespace-controller",
     "garbage-collector-controller",
     "serviceaccount-controller",
+    "clusterrole-aggregation-controller",
 )
 
 
@@ -93,7 +95,7 @@ class ControlPlane:
             allow_privileged="true",
         )
         eventually(self._answers, seconds=180)
-        self._http = httpx.Client(verify=str(self.home / "certificates" / "apiserver.crt"), timeout=60)
+        self._http = httpx.Client(verify=self._trusted(), timeout=60)
         self.kubeconfig = self.config_for("admin", self.token)
         common = {
             "kubeconfig": str(self.kubeconfig),
@@ -177,14 +179,16 @@ class ControlPlane:
                 [str(self.programs / program), *words], stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
+    def _trusted(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=str(self.home / "certificates" / "apiserver.crt"))
+
     def _answers(self) -> bool:
         for program, process in self._processes.items():
             log = self.home / f"{program}.log"
             assert process.poll() is None, f"{program} has ended: {log.read_text()[-2000:]}"
-        certificate = self.home / "certificates" / "apiserver.crt"
         with contextlib.suppress(httpx.HTTPError, OSError):
             head = {"Authorization": f"Bearer {self.token}"}
-            return httpx.get(f"{self.url}/readyz", headers=head, verify=str(certificate)).status_code == 200
+            return httpx.get(f"{self.url}/readyz", headers=head, verify=self._trusted()).status_code == 200
         return False
 
 
