@@ -165,7 +165,7 @@ def supply(world: Lending, slurm: Slurm, records: Records, now: list[float]) -> 
     """A supply in this process, by the clock `now`."""
     offer = JobOffer("gpu", "gpu", ("/bin/sleep",))  # nobody runs long enough to need one
     settings = Settings(gpus=2)
-    return Supply(slurm, records, settings, offer, lambda: AdminClient(str(world.way)), lambda: now[0])
+    return Supply(slurm, records, settings, offer, lambda: AdminClient(str(world.way)), clock=lambda: now[0])
 
 
 @pytest.mark.parametrize("moment", ["before", "after", "unheard"])
