@@ -321,9 +321,10 @@ class Database:
             try:
                 yield self._db
             finally:
-                wrote = self._db.info.get(WROTE, False)
-                self._awaited |= awaited and wrote
-                self._db.info[WROTE] = before or wrote
+                if not self._db.invalidated:  # else nothing of it lasts, and what broke it is what is raised
+                    wrote = self._db.info.get(WROTE, False)
+                    self._awaited |= awaited and wrote
+                    self._db.info[WROTE] = before or wrote
             return
         try:
             if self.shared:

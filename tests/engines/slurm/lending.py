@@ -52,6 +52,8 @@ class Lending:
         self.admin, self.way = home / "admin.pool", home / "supply.pool"
         self._supply: subprocess.Popen[str] | None = None
         self._log = home / "supply.log"
+        self.others: frozenset[str] = frozenset()
+        self.others = frozenset(self.jobs())
         self._run("pool", "init", "--state", str(self.state), "--name", "127.0.0.1")
         self._port = free_port()
         self.start_pool()
@@ -116,11 +118,12 @@ class Lending:
         eventually(lambda: looked() > first + seconds, seconds + 120)
 
     def jobs(self) -> dict[str, tuple[str, str, int]]:
-        """State, node and restarts of the supply's jobs that are not over, by id."""
+        """State, node and restarts of jobs that are not over, by id, without those of tests before."""
         form = "JobID:12|,State:20|,NodeList:20|,RestartCnt:8|"
         said = self.cluster.ask("squeue", "--noheader", f"--Format={form}")
         lines = ([field.strip() for field in line.split("|")] for line in said.splitlines())
-        return {line[0]: (line[1], line[2], int(line[3])) for line in lines}
+        found = {line[0]: (line[1], line[2], int(line[3])) for line in lines}
+        return {job: what for job, what in found.items() if job not in self.others}
 
     # --- the pool ---
 

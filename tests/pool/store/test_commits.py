@@ -226,6 +226,16 @@ def test_what_was_written_counts_whatever_became_of_a_part_of_its_transaction(
     database.close()
 
 
+def test_a_part_of_a_transaction_that_loses_its_connection_raises_that(fragile: FragileDatabase) -> None:
+    database = Database(fragile.url)
+    with (
+        pytest.raises(sa.exc.OperationalError, match="terminating connection"),
+        database.transaction(),
+        database.transaction() as db,
+    ):
+        db.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+
 def test_nothing_lasts_through_a_crash_before_everything_is_read_again(fragile: FragileDatabase) -> None:
     async def work() -> None:
         database = Database(fragile.url)

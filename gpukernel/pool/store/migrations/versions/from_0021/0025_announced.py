@@ -15,3 +15,8 @@ def upgrade() -> None:
     op.add_column("tokens", sa.Column("announced", sa.String, nullable=False, server_default=""))
     some = sa.text("announced <> ''")
     op.create_index("tokens_of_supplies", "tokens", ["id"], sqlite_where=some, postgresql_where=some)
+
+
+def downgrade() -> None:
+    op.drop_index("tokens_of_supplies", "tokens")
+    op.drop_column("tokens", "announced")
