@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import Pool
 from tests.deploy.images.builder import PYTHON, debian
-from tests.engines.containers.podman import Podman, running_podman
 from tests.engines.containers.conftest import cdi_file
+from tests.engines.containers.podman import Podman, running_podman
 from tests.frameworks.conftest import site_of
 from tests.frameworks.sources import TENSORFLOW_ALONE
 
