@@ -240,9 +240,9 @@ class CourseFile(_Strict):
     term_begins: datetime.date | None = None
     """From when GPU-hours per term count."""
     half_life: _Seconds | None = None
-    """What a course held so long ago counts half in the order of the queue; 0: only what it holds now counts. Else 7d."""
+    """The time after which what a course held counts half in the order of the queue; 0: only what it holds now counts. Else 7d."""
     notice: _Seconds | None = None
-    """How long before its end a lease is told that it gives way to an interactive request; 60s where nothing is said."""
+    """The time before its end at which a lease is told that it gives way to an interactive request; 60s where nothing is said."""
     least_run: _Seconds | None = None
     """For so long from its grant no lease has to give way; 10min where nothing is said."""
     pool: Limits | None = None

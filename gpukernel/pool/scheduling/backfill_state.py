@@ -23,7 +23,7 @@ from gpukernel.pool.store.store import Store
 __all__ = ["ENDS_FOR_A_PROMISE", "BackfillState", "read_profiles"]
 
 ENDS_FOR_A_PROMISE = 512
-"""So many ends of leases are read at once, the earliest ones."""
+"""The most ends of leases that are read at once, the earliest ones."""
 
 
 @dataclass

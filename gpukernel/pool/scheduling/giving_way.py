@@ -23,7 +23,7 @@ GIVES_WAY = "This slice gives way"
 """The beginning of the notice of a lease that gives way."""
 
 CANDIDATES = 128
-"""So many of the youngest leases of a class are looked at."""
+"""The most leases of a class that are looked at, the youngest ones."""
 
 
 def _youngest(priority: str) -> CompiledSql:

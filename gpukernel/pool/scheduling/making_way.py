@@ -38,7 +38,7 @@ TRIES = 16
 """For so many requests leases that give way are looked for in one cycle."""
 
 LOOKS = 64
-"""So many requests are looked at in one cycle although others further ahead wait for every device."""
+"""The most requests that are looked at in one cycle although others further ahead wait for every device."""
 
 SETTLES = 2.0
 """Seconds that a request has to have waited: one that asks what is free now makes nobody give way."""

@@ -57,6 +57,15 @@ ALL_WORKERS_READY = CompiledSql(
 ASKED_FOR = CompiledSql(
     leases.update().where(leases.c.id == sa.bindparam("lease"), LIVING).values(caller=sa.bindparam("us"))
 )
+# What a lease claims of quotas, and whose they are.
+_CLAIMED = (
+    leases.c.person,
+    leases.c.course,
+    leases.c.role,
+    leases.c.share,
+    leases.c.memory_bytes,
+    leases.c.priority,
+)
 # `us`: only where that pool was asked for it last; `to`: only one that gives way to this request; empty: in any case.
 END = CompiledSql(
     leases.update()
@@ -67,14 +76,7 @@ END = CompiledSql(
         sa.bindparam("to", type_=sa.String).in_(["", leases.c.gives_way_to]),
     )
     .values(state="ending", end_reason=sa.bindparam("reason"), ended=sa.bindparam("now"))
-    .returning(
-        leases.c.person,
-        leases.c.course,
-        leases.c.role,
-        leases.c.share,
-        leases.c.memory_bytes,
-        leases.c.priority,
-    )
+    .returning(*_CLAIMED)
 )
 _PROMISED = (slices.c.memory_bytes, slices.c.reserve_bytes, slices.c.lent_bytes, slices.c.lent_by)
 # A fenced worker is not one of those that the server's agent speaks of.
@@ -118,14 +120,7 @@ LEASE_OVER = CompiledSql(
         ~sa.exists().where(slices.c.lease_id == sa.bindparam("lease"), IN_USE),
     )
     .values(state="ended")
-    .returning(
-        leases.c.person,
-        leases.c.course,
-        leases.c.role,
-        leases.c.share,
-        leases.c.memory_bytes,
-        leases.c.priority,
-    )
+    .returning(*_CLAIMED)
 )
 RENEW = CompiledSql(
     leases.update()
