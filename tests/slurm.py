@@ -53,6 +53,8 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 SchedulerParameters=sched_interval=2,batch_sched_delay=0
 """
+# The seconds after which slurmctld has written down what it decided: what was decided later, a crash undoes.
+SAVED_AFTER = 6
 _NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={cpus} RealMemory=1000 {gres} State=UNKNOWN\n"
 
 
@@ -225,7 +227,8 @@ class Cluster:
         self._start("slurmctld", "slurmctld", "-D", "-f", str(self.home / "slurm.conf"))
 
     def kill_controller(self) -> None:
-        """Kill slurmctld."""
+        """Kill slurmctld, once it has written down what it decided so far."""
+        time.sleep(SAVED_AFTER)
         self._kill("slurmctld")
         # Bound and not listening: who connects is refused, and no other program of this machine takes the port.
         self._kept = socket.socket()
