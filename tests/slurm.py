@@ -219,6 +219,10 @@ class Cluster:
         )
         return [line.split()[1] for line in lines] or ["unknown"]
 
+    def log(self) -> str:
+        """The end of the controller's log."""
+        return "\n".join((self.home / "slurmctld.log").read_text().splitlines()[-100:])
+
     # --- failures ---
 
     def start_controller(self) -> None:

@@ -134,7 +134,8 @@ class Supply:
             async with self.pool() as client:
                 await self._settle(client, listed)
                 seen, waiting = await self._see(client, listed)
-                seen = [self._note(one) for one in seen]
+                for one in seen:
+                    self._note(one)
                 seen = [await self._let_in(client, one) for one in seen]
                 decision = self._decide(seen, waiting)
                 none_there = not (seen or self.settings.least or decision.ask)
@@ -183,12 +184,16 @@ class Supply:
     async def _settle(self, client: AdminClient, listed: Mapping[str, SlurmJob]) -> None:
         """Bring the records in line with Slurm: jobs without one are adopted, those that are over are finished."""
         known = self.records.all()
-        attached = {server.name for server in await client.gpu_servers() if server.state != "away"}
+        servers = {server.name: server.state for server in await client.gpu_servers()}
+        attached = {name for name, state in servers.items() if state != "away"}
         for tag, job in listed.items():
             if tag not in known and not job.is_over and tag.isalnum():
                 self.journal.say(f"Job {job.id} is adopted.")
                 self.records.save(JobRecord(tag, self.clock(), self.settings.seconds, job.id))
         for record in known.values():
+            if record.job and not record.served and not self._servers(record).isdisjoint(servers):
+                self.records.save(record, served=True)
+        for record in self.records.all().values():
             job_or_none = listed.get(record.tag)
             if record.over:
                 await self._forget(client, record)
@@ -268,17 +273,14 @@ class Supply:
         kinds = self.announcement.kinds
         return seen, waiting_gpus(waiting, devices, ours, name, self.settings.gpus, kinds)
 
-    def _note(self, one: Seen) -> Seen:
-        """Write down what is new about a job."""
+    def _note(self, one: Seen) -> None:
+        """Say what is new about a job."""
         record, job, state = one.record, one.slurm, one.job.state
-        if state is JobState.SERVING and not record.served:
-            return replace(one, record=self.records.save(record, served=True))
         if job is not None and job.is_queued and job.reason not in _ORDINARY:
             self.journal.say_once(f"Job {job.id} stays in Slurm's queue: {job.reason}.")
         if state is JobState.LEAVING and not record.leaving and record.tag not in self._leave:
             self._leave.add(record.tag)
             self.journal.say(f"Job {record.job} leaves: it gets no new leases.")
-        return one
 
     @staticmethod
     def _state(record: JobRecord, job: SlurmJob | None, server: GpuServer | None) -> JobState:

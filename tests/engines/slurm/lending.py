@@ -180,5 +180,12 @@ def lending(cluster: Cluster, home: Path) -> Iterator[Lending]:
     try:
         yield world
     finally:
-        print(world.log())  # which a test that fails shows
+        # Which a test that fails shows.
+        print(
+            world.log(),
+            cluster.ask("squeue"),
+            cluster.ask("sinfo", "--Node", "--long"),
+            cluster.log(),
+            sep="\n",
+        )
         world.close()

@@ -136,6 +136,14 @@ def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_
     eventually(lambda: [one.name for one in world.ask()[1]] == [following], 60)  # the pool's list is tidy
 
 
+def test_a_job_that_comes_and_goes_between_two_looks_has_served(world: Lending) -> None:
+    world.start("--min", "1", "--every", "15s")
+    (server,) = eventually(world.offered, 90)
+    world.cluster.ask("scancel", "--signal=TERM", server.partition("-")[2])
+    eventually(lambda: f"Job {server.partition('-')[2]} is over (COMPLETED)" in world.log(), 90)
+    assert "before its GPUs were in the pool" not in world.log()
+
+
 def test_who_stays_loses_the_slice_at_the_time_that_was_said(world: Lending) -> None:
     world.start("--min", "1", "--notice", "5s")
     (server,) = eventually(world.offered, 90)
