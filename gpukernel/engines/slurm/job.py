@@ -33,6 +33,9 @@ LARGEST_RESERVE = 10.0
 """A part of the time that is left, at most so many seconds of it, is for stopping the workers."""
 
 LISTENING_SECONDS = 30.0
+AGAIN_SECONDS = 2.0
+"""Seconds from a signal to the next step: most jobs are over by then, and a step that is being started keeps its job completing for long."""
+
 ENDING_SECONDS = 30.0
 """Seconds that the step has to end by itself; one whose srun was killed first can keep its job completing for longer."""
 
@@ -55,7 +58,8 @@ class Ear:
         self._heard = heard
         self._environment = environment
         self._process: subprocess.Popen[str] | None = None
-        self._over = False
+        self._over = threading.Event()
+        self._starting = threading.Lock()  # no step is started once this is over
         self._settled = threading.Event()  # it listens, or never will
 
     def __enter__(self) -> Self:
@@ -86,30 +90,40 @@ class Ear:
         ]
         heard = True
         first = True
-        while heard and not self._over:
+        while heard and not self._over.wait(0 if first else AGAIN_SECONDS):
             heard = False
             try:
-                self._process = subprocess.Popen(
-                    [*words, "sh", "-c", _LISTEN],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.DEVNULL,
-                    text=True,
-                    env={**self._environment, "SLURM_EXPORT_ENV": "ALL"},
-                )
+                process = self._start([*words, "sh", "-c", _LISTEN])
             except OSError as error:
                 self._complain(f"srun cannot be run here: {error.strerror}")
                 return
-            assert self._process.stdout is not None
-            for line in self._process.stdout:
+            if process is None:
+                return
+            assert process.stdout is not None
+            for line in process.stdout:
                 self._settled.set()
                 if line.strip() == "TERM":
                     heard = True
                     self._heard()
-            status = self._process.wait()
-            if first and not heard and not self._over:
+            status = process.wait()
+            if first and not heard and not self._over.is_set():
                 self._complain(f"srun ended with {status}")
             first = False
+
+    def _start(self, words: list[str]) -> subprocess.Popen[str] | None:
+        """Start the step; return None where this is over already."""
+        with self._starting:
+            if self._over.is_set():
+                return None
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                env={**self._environment, "SLURM_EXPORT_ENV": "ALL"},
+            )
+            return self._process
 
     def _complain(self, why: str) -> None:
         print(f"Preemption and “scancel --signal=TERM” are not heard: {why}.", file=sys.stderr, flush=True)
@@ -117,7 +131,8 @@ class Ear:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._over = True
+        with self._starting:
+            self._over.set()
         if (process := self._process) is not None and process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:

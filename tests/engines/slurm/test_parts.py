@@ -82,6 +82,18 @@ def test_a_job_that_slurm_gives_no_step_lends_nevertheless(
     assert "are not heard: srun ended with 3" in capsys.readouterr().err
 
 
+def test_a_job_that_is_over_starts_no_other_step(tmp_path: Path) -> None:
+    starts, heard = tmp_path / "starts", threading.Event()
+    srun = tmp_path / "srun"
+    srun.write_text(f"#!/bin/sh\necho >> {starts}\necho LISTENING\necho TERM\n")
+    srun.chmod(0o755)
+    with Ear(heard.set, {**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}):
+        assert heard.wait(60)
+    (listener,) = (one for one in threading.enumerate() if one.name == "ear")
+    listener.join(60)
+    assert starts.read_text() == "\n"
+
+
 def waiting(reason: str = "", **wanted: object) -> Waiting:
     return Waiting("key", Holder("anna"), SliceRequest(**wanted), 1, 0.0, reason=reason)  # type: ignore[arg-type]
 
