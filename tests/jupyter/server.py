@@ -77,22 +77,33 @@ class Server:
         self.process: subprocess.Popen[bytes] | None = None
         self.log = home / "server.log"
 
-    def start(self) -> None:
-        """Start it, and return when it answers."""
+    def start(self, seconds: float = 240) -> None:
+        """Start it, and return when it answers; where it does not within `seconds`, end its process and raise what its log says."""
         for kind in ("data", "config", "runtime"):
             (self.home / kind).mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [*self._command, str(self._root)], env=self.environment, stdout=log, stderr=log
             )
-        end = time.monotonic() + 240  # beside other work it takes minutes
-        while True:
-            with contextlib.suppress(OSError):
-                self.get("/api/status")
-                return
-            if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(self.log.read_text()[-3000:])
-            time.sleep(0.1)
+        end = time.monotonic() + seconds  # beside other work it takes minutes
+        with contextlib.ExitStack() as failed:
+            failed.callback(
+                self._kill
+            )  # whatever goes wrong, a test's own time limit too: nobody calls `stop` then
+            while True:
+                with contextlib.suppress(OSError):
+                    self.get("/api/status")
+                    failed.pop_all()
+                    return
+                if self.process.poll() is not None or time.monotonic() > end:
+                    raise RuntimeError(self.log.read_text()[-3000:])
+                time.sleep(0.1)
+
+    def _kill(self) -> None:
+        if self.process is not None:
+            process, self.process = self.process, None
+            process.kill()
+            process.wait()
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         if self.process is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -100,3 +103,24 @@ def test_one_that_stops_while_a_restart_waits_for_its_slice_ends_and_gives_the_p
     assert stop(server) < ENDS_WITHIN
     restart.join(5)
     assert eventually(lambda: own_pool.leases() == ([], []), 5)
+
+
+def test_one_that_does_not_answer_in_time_is_ended_and_not_left_behind(tmp_path: Path) -> None:
+    late = Server(tmp_path, pool_environment(tmp_path / "state"))
+
+    def running() -> list[str]:
+        option = f"--ServerApp.port={late.port}".encode()
+        found = []
+        for place in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):
+                if option in place.read_bytes().split(b"\0"):
+                    found.append(place.parent.name)
+        return found
+
+    with pytest.raises(RuntimeError):
+        late.start(seconds=0)
+    try:
+        assert running() == []
+    finally:
+        for number in running():
+            os.kill(int(number), signal.SIGKILL)
