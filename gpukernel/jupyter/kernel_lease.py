@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpukernel.jupyter.errors import SliceUnavailable
-from gpukernel.jupyter.kernel_status import KernelState, KernelStatus, devices_of
+from gpukernel.jupyter.kernel_status import KernelState, KernelStatus
 from gpukernel.jupyter.slice_size import larger_share, queue_words, request_from, request_words
 from gpukernel.jupyter.trouble.process import keep_the_past
 from gpukernel.remoting.ceiling import CeilingError, ceiling_here
@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 RELEASE_SECONDS = 10.0
 CHECK_SECONDS = 2.0
 AGAIN_SECONDS = 1.0
-IDLE = "This slice is idle"  # as the pool's notice says
 AWAY = "the pool does not answer; asking again"
 QUEUE_AGAIN = "run the cell again to queue again"
 RESTART_AGAIN = "restart the kernel to queue again"
@@ -86,6 +85,8 @@ class KernelLease:
         How often its kernel was started.
     askers
         How many CUDA calls wait for the slice now.
+    dismissed
+        Whether the kernel's process is about to end, so that its calls do not wait any longer; its place in the queue stays.
     needs_restart
         Whether the kernel's process has used CUDA in a way that keeps it from using another slice.
     trouble
@@ -108,6 +109,7 @@ class KernelLease:
         self.queued: Queued | None = None
         self.starts = 0
         self.askers = 0
+        self.dismissed = False
         self.needs_restart = False
         self.trouble: Trouble = ""
         self._larger = 0.0  # the next size, where `trouble` is memory
@@ -134,7 +136,10 @@ class KernelLease:
             await self.check()
             self.ask()
         elif name == "release":
-            self._check_release()
+            if self.lease is not None and self.lease.mode == "direct":
+                raise SliceUnavailable(
+                    "This kernel uses its GPU itself (direct mode) and would end with its slice; shut the kernel down instead."
+                )
             await self.release("released in its notebook")
         elif name == "cancel":
             self._leave("the request was cancelled")
@@ -145,9 +150,12 @@ class KernelLease:
         else:
             raise ValueError(name)
 
-    async def interrupt(self) -> None:
-        """Stop what the interrupted cell does: a CUDA call that waits leaves the queue, GPU work that does not end by itself ends."""
-        if self.state == "waiting" and self.askers:
+    async def interrupt(self, *, ending: bool = False) -> None:
+        """Stop what the cell does: GPU work ends, and a call that waits leaves the queue; where the process is `ending` its place stays."""
+        if ending:
+            self.dismissed = True
+            self._tell()
+        if self.state == "waiting" and self.askers and not ending:
             self._leave("the cell was interrupted, so this kernel left the queue")
         elif self.state == "live" and self.lease is not None:
             # Nobody waits for the answer: a kernel's shutdown begins with an interrupt, and the pool may be slow.
@@ -156,7 +164,8 @@ class KernelLease:
     def begin(self) -> None:
         """Take note that the kernel is about to be started: its process knows nothing of what was before."""
         self.starts += 1
-        self.needs_restart, self.trouble, self._had_slice = False, "", self.lease is not None
+        self.dismissed, self.needs_restart, self.trouble = False, False, ""
+        self._had_slice = self.lease is not None
 
     async def report(self, trouble: Trouble) -> None:
         """Take note of what became of the latest work of this process, on a slice of this size; a fault stays until the kernel is started again."""
@@ -228,12 +237,6 @@ class KernelLease:
                 client = await self._services.client(self.address)
                 await asyncio.wait_for(client.release(lease.id, reason), RELEASE_SECONDS)
 
-    def _check_release(self) -> None:
-        if self.lease is not None and self.lease.mode == "direct":
-            raise SliceUnavailable(
-                "This kernel uses its GPU itself (direct mode) and would end with its slice; shut the kernel down instead."
-            )
-
     async def _resize(self, request: SliceRequest) -> None:
         from gpukernel.common.errors import PoolError
 
@@ -260,10 +263,10 @@ class KernelLease:
         return self._change
 
     async def settled(self, seconds: float) -> bool:
-        """Return whether the slice came, or was refused, within `seconds`."""
+        """Return whether the slice came, or was refused, within `seconds`; a kernel that is about to end waits no longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self.state == "waiting":
+                while self.state == "waiting" and not self.dismissed:
                     await self.change().wait()
         return self.state != "waiting"
 
@@ -315,11 +318,7 @@ class KernelLease:
             needs_restart=self.needs_restart,
             larger_share=self._larger if self.trouble == "memory" else 0.0,
         )
-        if lease is None:
-            return status
-        keep = IDLE in lease.notice and lease.mode != "direct"
-        status = replace(status, lease_id=lease.id, created=lease.created, until=lease.until)
-        return replace(status, notice=lease.notice, may_keep=keep).with_devices(devices_of(lease))
+        return status if lease is None else status.with_lease(lease)
 
     # --- the kernel's environment and its lease file ---
 

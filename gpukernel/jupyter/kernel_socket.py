@@ -175,7 +175,7 @@ class KernelSocket:
         lease.askers += 1
         try:
             if not await lease.settled(QUIET_SECONDS):
-                while lease.state == "waiting":
+                while lease.state == "waiting" and not lease.dismissed:
                     change = lease.change()
                     await say("waiting", lease.place_words())
                     with contextlib.suppress(TimeoutError):
@@ -184,6 +184,8 @@ class KernelSocket:
             lease.askers -= 1
         if lease.state == "live":
             await say("live")
+        elif lease.state == "waiting":
+            await say("left", "the kernel is about to end")
         elif lease.state == "none":
             await say("left", lease.sentence)
         else:

@@ -34,6 +34,8 @@ KernelState = Literal["none", "waiting", "live", "ended"]
 EVENT_FIELDS = ("kernel_id", "state", "what", "words", "sentence", "notice", "position", "estimate_seconds")
 """The fields of `KernelStatus` that an event of a change carries."""
 
+IDLE = "This slice is idle"  # as the pool's notice says
+
 
 @dataclass(frozen=True)
 class DeviceStatus:
@@ -178,6 +180,12 @@ class KernelStatus(LeaseStatus):
     def with_devices(self, devices: Sequence[DeviceStatus]) -> Self:
         """Return this status with `devices` and their sums."""
         return replace(super().with_devices(devices), devices=tuple(devices))
+
+    def with_lease(self, lease: Lease) -> Self:
+        """Return this status with what the pool told last of the kernel's `lease`."""
+        keep = IDLE in lease.notice and lease.mode != "direct"
+        status = replace(self, lease_id=lease.id, created=lease.created, until=lease.until)
+        return replace(status, notice=lease.notice, may_keep=keep).with_devices(devices_of(lease))
 
     def with_use(self, uses: Sequence[SliceUsage]) -> Self:
         """Return this status with what the devices' workers say now; devices without an answer keep what the pool says."""

@@ -101,9 +101,12 @@ class KernelLeaseManager:
         """Release the slice of `key` some seconds after process `pid` has ended, unless it is started again."""
         await self._ask(self._start_watch(key, pid))
 
-    async def interrupt(self, key: str) -> None:
-        """Tell that the kernel was interrupted: GPU work that does not end by itself ends, and a cell that waits leaves the queue."""
-        await self._ask(self._interrupt(key))
+    async def interrupt(self, key: str, *, ending: bool = False) -> None:
+        """Tell that the kernel was interrupted: GPU work that does not end by itself ends, and a cell that waits leaves the queue.
+
+        Where the kernel's process is about to end (`ending`) it keeps its place: a restart finds it again.
+        """
+        await self._ask(self._interrupt(key, ending))
 
     async def close_key(self, key: str, reason: str) -> None:
         """Give the place or the slice of a kernel back that is over, also where the caller is cancelled meanwhile."""
@@ -249,8 +252,8 @@ class KernelLeaseManager:
         lease = self._leases.get(key)
         return lease.request.mode if lease is not None and lease.request is not None else "remote"
 
-    async def _interrupt(self, key: str) -> None:
-        await self._lease(key).interrupt()
+    async def _interrupt(self, key: str, ending: bool) -> None:
+        await self._lease(key).interrupt(ending=ending)
 
     async def _command(self, key: str, name: str, size: dict[str, Any]) -> None:
         lease = self._lease(key)

@@ -154,11 +154,15 @@ class GPUSliceProvisioner(LocalProvisioner):
         return connection
 
     async def send_signal(self, signum: int) -> None:
-        """Pass a signal on; an interrupt also leaves the queue, or ends GPU work that would keep the cell waiting for ever."""
+        """Pass a signal on; an interrupt also leaves the queue, or ends GPU work that would keep the cell waiting for ever.
+
+        A shutdown begins with an interrupt, and so does a restart, which keeps its place in the queue.
+        """
         await super().send_signal(signum)
         if signum == signal.SIGINT and self._key:
             with contextlib.suppress(SliceUnavailable):
-                await lease_manager().interrupt(self._key)
+                ending = getattr(self.parent, "shutting_down", False)
+                await lease_manager().interrupt(self._key, ending=ending)
 
     async def cleanup(self, restart: bool = False) -> None:
         """Give the slice back, unless the kernel is about to be started again."""

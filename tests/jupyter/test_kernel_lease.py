@@ -111,6 +111,23 @@ def test_the_place_survives_a_restart_of_the_kernel_and_of_the_pool(
     assert "CUDA_SUCCESS 655\n" in "".join(cell)
 
 
+@pytest.mark.parametrize("now", [False, True], ids=["as JupyterLab restarts it", "at once"])
+def test_a_kernel_that_is_restarted_while_its_cell_waits_keeps_its_place(
+    start: Callable[..., Kernel], own_pool: Pool, now: bool
+) -> None:
+    first, second = start(1.0, wait=20), start()
+    (before,) = own_pool.leases()[1]
+    cell = second.cell(LOOK)
+    read_until(cell, "position 1")
+    second.manager.restart_kernel(now=now)
+    second.client.wait_for_ready(60)
+    assert [one.since for one in own_pool.leases()[1]] == [before.since]
+    cell = second.cell(LOOK)
+    read_until(cell, "position 1")
+    first.end()
+    assert "CUDA_SUCCESS 655\n" in "".join(cell)
+
+
 def test_a_killed_kernel_leaves_the_queue(
     start: Callable[..., Kernel], own_pool: Pool, tmp_path: Path
 ) -> None:
