@@ -341,7 +341,7 @@ def release(
     lease: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LEASE]",
+            metavar="LEASE",
             help="Its id or the beginning of it.",
             autocompletion=completion.held_leases,
         ),
@@ -367,7 +367,7 @@ def resize(
     lease: Annotated[
         str | None,
         typer.Argument(
-            metavar="[LEASE]",
+            metavar="LEASE",
             help="The lease or its beginning; inside a slice it is that one.",
             autocompletion=completion.lease_ids,
         ),

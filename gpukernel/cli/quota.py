@@ -60,7 +60,7 @@ def _say(changes: list[str], nothing: str) -> None:
 @app.command()
 def show(
     subject: Annotated[
-        str, typer.Argument(metavar="[SUBJECT]", help="Only what begins with this, such as course:ml101.")
+        str, typer.Argument(metavar="SUBJECT", help="Only what begins with this, such as course:ml101.")
     ] = "",
     pool: Pool = None,
     state: State = None,

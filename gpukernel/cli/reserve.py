@@ -98,7 +98,7 @@ def add(
 
 @app.command("list")
 def list_(
-    course: Annotated[str, typer.Argument(metavar="[COURSE]", help="Only this one's.")] = "",
+    course: Annotated[str, typer.Argument(metavar="COURSE", help="Only this one's.")] = "",
     pool: Pool = None,
     state: State = None,
     form: FormatOption = Format.TABLE,

@@ -7,6 +7,7 @@ import contextlib
 import os
 import platform
 import shlex
+import shutil
 import signal
 import sys
 import tempfile
@@ -27,7 +28,7 @@ from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.common.telemetry.tracing import start_tracing
 from gpukernel.remoting.ceiling import CeilingError, ceiling_here
 from gpukernel.remoting.direct_environment import DriverNotFound
-from gpukernel.remoting.environment import program_environment
+from gpukernel.remoting.environment import program_environment, with_commands
 
 __all__ = ["acquire", "run", "run_program"]
 
@@ -69,6 +70,8 @@ def run(
         request = replace(request, mode="direct", machine=machine_identity(), user=os.getuid())
     patience, longest = seconds(wait), seconds(at_most)
     holder = Holder(own_name(), platform.node(), course, shlex.join(command)[:80])
+    if not _is_there(command[0]):  # nobody waits in the queue for a slice to find that out
+        raise Problem(f"the program “{command[0]}” was not found.", NOT_FOUND)
     try:
         start_tracing("gpukernel-run")
         address = resolve_address(pool, state)
@@ -78,6 +81,14 @@ def run(
     except KeyboardInterrupt:
         status = 128 + signal.SIGINT
     sys.exit(status)
+
+
+def _is_there(program: str) -> bool:
+    """Return whether there is a file of that name where a program on a slice would look for it."""
+    if os.sep in program:
+        return os.path.exists(program)
+    path = with_commands(os.environ).get("PATH", "")
+    return not path or shutil.which(program, os.F_OK, path) is not None
 
 
 async def _run(

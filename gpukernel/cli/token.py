@@ -151,7 +151,7 @@ def renew(
     token: Annotated[
         str,
         typer.Argument(
-            metavar="[TOKEN]",
+            metavar="TOKEN",
             help="An administrator's choice, as “gpukernel token list” shows it; else your own.",
         ),
     ] = "",

@@ -30,6 +30,9 @@ def test_run_says_what_cannot_be_run(shared_pool: Pool, tmp_path: Path) -> None:
         127,
         "gpukernel: the program “no-such-program” was not found.\n",
     )
+    # Nothing was asked of the pool: in a full one it would be said after the wait.
+    named = {lease.holder.description for lease in shared_pool.leases(ended=True)[0]}
+    assert "no-such-program" not in named
     (tmp_path / "plain").write_text("")
     denied = shared_pool.gpukernel("run", "-p", "0.02", "--", str(tmp_path / "plain"))
     assert denied.returncode == 126

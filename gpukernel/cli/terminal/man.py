@@ -50,7 +50,7 @@ _EXAMPLES = re.compile(r"\x08\nExamples?:\n((?:[ ]+.*\n?)+)")
 def man(
     context: typer.Context,
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[COMMAND…]", help="The command that it is about.")
+        list[str] | None, typer.Argument(metavar="COMMAND", help="The command that it is about.")
     ] = None,
     install: Annotated[
         bool,
@@ -214,6 +214,8 @@ def _usage(command: Any) -> Iterator[str]:
         yield "[OPTIONS]"
     for one in command.params:
         if one.param_type_name == "argument":
-            yield one.metavar or one.name.upper()
+            name = one.metavar or one.name.upper()
+            name += "…" if one.nargs == -1 and not name.endswith("…") else ""
+            yield name if one.required else f"[{name}]"
     if getattr(command, "commands", None):
         yield "COMMAND ..."

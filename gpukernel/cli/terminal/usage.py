@@ -9,6 +9,7 @@ Guarantees
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -24,6 +25,8 @@ __all__ = ["PANELS", "AllCommands", "Group", "nearest", "run"]
 
 INTERRUPTED = 130
 USAGE = 2
+_WRONG = re.compile(r"Invalid value for ((?:'[^']*'(?: / )?)+): (?:Value error, )?")
+_TOO_MANY = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.+)\)")
 
 
 PANELS = {
@@ -119,6 +122,9 @@ def _sentence(error: Any) -> str:
     if (wrong := _no_number(error)) and context:
         return f"{wrong} {_see(context.command_path)}"
     said = " ".join(error.format_message().split())
+    if context and (more := _TOO_MANY.match(said)):
+        return f"“{context.command_path}” does not know what “{more[1][:40]}” is for. {_see(context.command_path)}"
+    said = _WRONG.sub(lambda place: place[1].replace("'", "") + ": ", said)
     said = said if said.endswith((".", "?", "!")) else f"{said}."
     return f"{said} {_see(context.command_path)}" if context else said
 

@@ -53,7 +53,12 @@ def gpukernel(*words: str, **environment: str) -> subprocess.CompletedProcess[st
         ("run -m A100 -- true", "-m wants a whole number, not “A100”."),
         ("run -p", "'-p' requires an argument"),
         ("drain", "Missing argument 'SERVER'. See “gpukernel drain --help”."),
-        ("ps -o xml", "'xml' is not one of 'table', 'wide', 'json', 'yaml', 'name'"),
+        (
+            "ps -o xml",
+            "gpukernel: -o / --output: 'xml' is not one of 'table', 'wide', 'json', 'yaml', 'name'",
+        ),
+        ("resize 3f2a 0.05", "“gpukernel resize” does not know what “0.05” is for."),
+        ("leases mine today", "“gpukernel leases” does not know what “mine today” is for."),
         ("ps -o yaml --json", "--json is -o json; leave one of --json and -o yaml out."),
         ("ps -w 0", "the shortest is 0.1 s"),
         ("report --csv -o name", "Choose one of --csv and -o name."),
@@ -168,3 +173,11 @@ def test_hours_that_would_round_to_nothing_are_minutes() -> None:
         "11 s",
         "0",
     ]
+
+
+def test_the_page_brackets_an_argument_that_may_be_left_out_once() -> None:
+    usages = [
+        line for line in DOCS.read_text().splitlines() if line.startswith("$ gpukernel resize [OPTIONS")
+    ]
+    assert usages == ["$ gpukernel resize [OPTIONS] [LEASE]"]
+    assert "[[" not in DOCS.read_text()
