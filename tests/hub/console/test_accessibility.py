@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Literal
 
@@ -106,6 +107,46 @@ def test_the_page_before_a_server_starts_has_no_fault(
     page = signed.page("prof", "spawn/prof", width, locale, scheme, at="/hub/")
     expect(page.locator("label.gpu-card")).to_have_count(2)
     assert faults(page) == []
+
+
+RING = """() => {
+    const at = document.activeElement, shown = at.closest(".gpu-card")?.querySelector(".card") ?? at
+    const style = getComputedStyle(shown)
+    return [style.outlineStyle, parseFloat(style.outlineWidth), style.outlineColor, getComputedStyle(document.body).backgroundColor]
+}"""
+
+
+def contrast(above: str, below: str) -> float:
+    """Return the contrast of two colours of CSS, the upper one perhaps transparent, as WCAG 2 defines it."""
+    top, ground = ([float(part) for part in re.findall(r"[\d.]+", colour)] for colour in (above, below))
+    part = top[3] if len(top) > 3 else 1.0
+    mixed = [part * one + (1 - part) * other for one, other in zip(top[:3], ground[:3], strict=True)]
+
+    def luminance(colour: list[float]) -> float:
+        linear = [
+            c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in (v / 255 for v in colour)
+        ]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    dark, light = sorted((luminance(mixed), luminance(ground)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_who_chooses_by_keyboard_sees_where_they_are(
+    signed: Signed, scheme: Literal["light", "dark"]
+) -> None:
+    page = signed.page("prof", "spawn/prof", 1280, "en-GB", scheme, at="/hub/")
+    seen = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        here = page.evaluate(
+            "document.activeElement.closest('#spawn_form') && document.activeElement.matches('[type=radio], [type=submit]')"
+        )
+        if here:
+            style, width, colour, ground = page.evaluate(RING)
+            seen.append((style != "none" and width >= 2, contrast(colour, ground) >= 3))
+    assert seen[:2] == [(True, True), (True, True)]  # a course, and Start
 
 
 @pytest.mark.parametrize(("width", "scheme", "locale"), LOOKS)
