@@ -1,9 +1,21 @@
-"""The error of a kernel that gets no slice."""
+"""The error of a kernel that gets no slice, and what the pool's errors are to the person at a notebook."""
 
 from __future__ import annotations
 
-__all__ = ["SliceUnavailable"]
+import os
+
+__all__ = ["SliceUnavailable", "problem_words"]
+
+AWAY = "The GPU pool does not answer now; what runs on a slice goes on. If this lasts, tell whoever runs this JupyterHub."
 
 
 class SliceUnavailable(RuntimeError):
     """The kernel got no slice; the text is one sentence for the person who started it."""
+
+
+def problem_words(error: Exception) -> str:
+    """Return why the pool said nothing, as one sentence for the person here: of a JupyterHub's people nobody can start a pool."""
+    said = str(error)
+    if "JUPYTERHUB_USER" in os.environ and said.startswith("No pool answers"):
+        return AWAY
+    return said or "The pool is slow to answer."

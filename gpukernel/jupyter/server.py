@@ -35,7 +35,7 @@ from tornado import web
 
 from gpukernel.common.account import own_name, own_names
 from gpukernel.jupyter.course_files import hand_out, notebooks_of_course
-from gpukernel.jupyter.errors import SliceUnavailable
+from gpukernel.jupyter.errors import SliceUnavailable, problem_words
 from gpukernel.jupyter.kernel_status import EVENT_FIELDS, KernelState, KernelStatus, ServerStatus, other_lease
 from gpukernel.jupyter.kernelspecs import InvalidSpec
 from gpukernel.jupyter.lease_manager import lease_manager
@@ -100,7 +100,7 @@ class _OwnLeases:
         try:
             leases = await lease_manager().leases(self.address)
         except PoolError as error:
-            self.failure = str(error)
+            self.failure = problem_words(error)
             return
         self.leases = [
             lease
@@ -185,7 +185,7 @@ class ChanceHandler(_Handler):
             asked = lease_manager().chance(self.own.address, manager.course, Offered(share, model))
             found = await asyncio.wait_for(asked, CHANCE_SECONDS)
         except (PoolError, TimeoutError) as error:
-            return self.refuse(502, str(error) or "The pool is slow to answer.")
+            return self.refuse(502, problem_words(error))
         self.finish(json.dumps(asdict(found)))
 
 
@@ -204,7 +204,7 @@ class HoursHandler(_Handler):
         try:
             week = await asyncio.wait_for(own_week(self.own.address, person, course), HOURS_SECONDS)
         except (PoolError, TimeoutError) as error:
-            return self.refuse(502, str(error) or "The pool is slow to answer.")
+            return self.refuse(502, problem_words(error))
         self.finish(json.dumps(asdict(week)))
 
 
@@ -260,7 +260,7 @@ class LeaseHandler(_Handler):
         try:
             await lease_manager().end_lease(self.own.address, lease_id, "released by its holder")
         except PoolError as error:
-            return self.refuse(502, str(error))
+            return self.refuse(502, problem_words(error))
         self.own.told_at = -float("inf")
         self.set_status(204)
         self.finish()

@@ -33,6 +33,7 @@ export const SAID = [
   'the pool is slow to answer',
   'the pool is away',
   'No pool answers at %1; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.',
+  'The GPU pool does not answer now; what runs on a slice goes on. If this lasts, tell whoever runs this JupyterHub.',
   'All devices are in use now.',
   'All %1 are in use now.',
   'One request waits before you.',

@@ -192,6 +192,16 @@ def test_without_a_pool_every_answer_comes_within_seconds_and_says_so(server: Se
     eventually(lambda: not status(server)["problem"])
 
 
+def test_a_person_of_a_jupyterhub_is_not_told_to_start_a_pool(tmp_path: Path) -> None:
+    environment = pool_environment(tmp_path / "nowhere") | {"JUPYTERHUB_USER": "anna"}
+    with Server(tmp_path, environment, *OPTIONS) as server:
+        problem = eventually(lambda: status(server)["problem"])
+        refusal = server.ask("GET", "/gpukernel/api/hours")
+    assert problem.startswith("The GPU pool does not answer now; what runs on a slice goes on.")
+    assert refusal[0] == 502
+    assert problem in str(refusal[1])
+
+
 def test_the_hours_of_this_week_are_those_of_the_pool_s_report_and_of_the_quota(
     server: Server, own_pool: Pool
 ) -> None:
