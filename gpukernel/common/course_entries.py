@@ -66,7 +66,16 @@ def _mebibytes(value: Any) -> Any:
         match = _MEMORY.fullmatch(value.strip())
         if match is None:
             raise ValueError("write memory as 2048 (MiB) or 32GiB")
-        return int(float(match[1]) * _MIB[match[2]])
+        exact = float(match[1]) * _MIB[match[2]]
+        if 0 < exact < 1:
+            raise ValueError("less than a MiB would be no memory")
+        return int(exact)
+    return value
+
+
+def _idle(value: float) -> float:
+    if 0 < value < 1:
+        raise ValueError("the shortest time is 1s; 0 is never")
     return value
 
 
@@ -134,7 +143,7 @@ class Limits(_Strict):
     """A slice ends after this time: 90s, 30min or 2h."""
     largest_slice: Annotated[float, pydantic.Field(gt=0, le=1)] | None = None
     """Share of one device that a slice may have."""
-    idle: _Seconds | None = None
+    idle: Annotated[_Seconds, pydantic.AfterValidator(_idle)] | None = None
     """A slice without CUDA calls and GPU time is released after this time; 0: never. The nearest level that sets it decides."""
     waiting: _Count | None = None
     """Requests that wait at one moment; a person has at most 20 where no level for people sets it."""
@@ -266,7 +275,7 @@ def expected_bound(name: str) -> str:
     if name == "largest_slice":
         return say("a share of one device, above 0 and up to 1, such as 0.25")
     if name in ("longest_lease", "idle"):
-        return say("a time as 90s, 30min or 2h, up to %(most)s days", most=f"{MOST_DAYS:,}")
+        return say("a time as 90s, 30min or 2h, from 1 s up to %(most)s days", most=f"{MOST_DAYS:,}")
     return say("a whole number from 0 to %(most)s", most=f"{MOST_THINGS:,}")
 
 

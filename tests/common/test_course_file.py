@@ -156,7 +156,10 @@ def test_bounds_of_a_command_line() -> None:
     assert parse_bound("longest_lease", "2h") == ("longest_seconds", 7200)
     assert parse_bound("memory", "1GiB") == ("memory_mib", 1024)
     assert parse_bound("devices", "none") == ("devices", None)
-    for name, text in (("devices", "-1"), ("devices", "nan"), ("device", "1"), ("leases", "x"), ("idle", "")):
+    assert parse_bound("idle", "0") == ("idle_seconds", 0)  # never
+    wrong = [("devices", "-1"), ("devices", "nan"), ("device", "1"), ("leases", "x"), ("idle", "")]
+    # What would come to nothing by rounding, or take every slice at once.
+    for name, text in (*wrong, ("idle", "0.00000001"), ("idle", "0.5s"), ("memory", "0.00000001")):
         with pytest.raises(Refused):
             parse_bound(name, text)
     assert set(BOUNDS.values()) == set(Bounds.__dataclass_fields__)

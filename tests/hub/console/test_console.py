@@ -205,7 +205,11 @@ def test_a_quota_is_looked_at_then_applied_and_refuses_the_next_slice(
     for wrong, sentence in (
         ({"devices": "many"}, "Write a number from 0 to 100,000, such as 2.5, not “many”."),
         ({"devices": "1e12"}, "Write a number from 0 to 100,000, such as 2.5, not “1e12”."),
-        ({"idle": "soon"}, "Write a time as 90s, 30min or 2h, up to 3,650 days, not “soon”."),
+        ({"idle": "soon"}, "Write a time as 90s, 30min or 2h, from 1 s up to 3,650 days, not “soon”."),
+        (
+            {"idle": "0.00000001"},
+            "Write a time as 90s, 30min or 2h, from 1 s up to 3,650 days, not “0.00000001”.",
+        ),
         ({"leases": "1.5"}, "Write a whole number from 0 to 1,000,000, not “1.5”."),
     ):
         answer = prof.fill("course/ml101/quota", apply="yes", **{**fields, **wrong})

@@ -95,7 +95,7 @@ def test_a_quota_s_effect_is_shown_before_it_is_applied(signed: Signed, holders:
         (
             "zh-CN",
             [
-                "请填写0 到 100,000 之间的数，例如 2.5，而不是“1e12”。",
+                "请填写介于 0 到 100,000 之间的数，例如 2.5，而不是“1e12”。",
                 "课程需要一个标题，供人选择。",
                 "请按 10:00 的格式填写时间，最晚 24:00。",
             ],

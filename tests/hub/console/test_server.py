@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 
 import pytest
 from tornado.web import Application
 
+import hub_spawner.console
 from hub_spawner.console import application
 from hub_spawner.console.application import make_server
 from tests.ports import free_port
@@ -29,3 +32,16 @@ def test_a_form_that_never_ends_loses_its_connection(monkeypatch: pytest.MonkeyP
             server.stop()
 
     asyncio.run(work())
+
+
+def test_every_field_for_a_line_of_text_has_its_longest() -> None:
+    """What is longer is refused as a whole form, on a page of its own: the browser takes no more."""
+    templates = Path(hub_spawner.console.__path__[0]) / "templates"
+    fields = {
+        (path.name, field)
+        for path in templates.glob("*.html")
+        for field in re.findall(r"<input (?:[^<>]|<[^<>]*>|\{%.*?%\})*?>", path.read_text())
+        if 'type="' not in field
+    }
+    assert len(fields) > 8
+    assert [one for one in sorted(fields) if "maxlength=" not in one[1]] == []
