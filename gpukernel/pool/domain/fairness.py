@@ -38,6 +38,7 @@ __all__ = [
     "FairOrder",
     "FairShareItem",
     "InLine",
+    "Rank",
     "Rest",
     "fair_order",
     "promise",
@@ -70,12 +71,20 @@ InLine: TypeAlias = tuple[int, int, W]
 """A request in the line of its course: the rank of its class, its ticket, and it."""
 
 
+Rank: TypeAlias = tuple[int, float, int]
+"""The figures by which requests of all courses are sorted: the rank of the class, what counts for the course ÷ its weight, the ticket."""
+
+
 class Rest(NamedTuple):
-    """Those that a `FairOrder` has not served: by course, the rank and ticket of the first one and what counts for the course, in millionths."""
+    """Those that a `FairOrder` has not served: by course, the rank and ticket of the first one and what counts for the course, in millionths.
+
+    `served`: by course, those that were served, in their order: rank, ticket, and what counted for the course before.
+    """
 
     at: Mapping[str, tuple[int, int]]
     counts: Mapping[str, int]
     weights: Mapping[str, float]
+    served: Mapping[str, Sequence[tuple[int, int, int]]]
 
 
 class FairOrder(Generic[W]):
@@ -89,6 +98,11 @@ class FairOrder(Generic[W]):
         What counts for a course, in millionths of a device, by its name; a course that is missing holds nothing.
     weights
         By course; 1 for one that is missing.
+
+    Attributes
+    ----------
+    value
+        By what the request that was served last is sorted; it grows from one to the next.
     """
 
     def __init__(
@@ -99,11 +113,14 @@ class FairOrder(Generic[W]):
     ) -> None:
         self._lines = lines
         self._weights = weights
+        self._held = held
         self._now = {course: held.get(course, 0) for course in lines}
         self._next = dict.fromkeys(lines, 0)
         self._heap = [self._entry(course) for course in lines]
         heapq.heapify(self._heap)
         self._last: tuple[str, W] | None = None
+        self._served: dict[str, list[tuple[int, int, int]]] = {}
+        self.value: Rank = 0, 0.0, 0
 
     def _entry(self, course: str) -> tuple[int, float, int, str]:
         # The first of a course has the lowest rank of those that it has left: so ranks come one after the other.
@@ -118,7 +135,9 @@ class FairOrder(Generic[W]):
         self._settle()
         if not self._heap:
             return None
-        *_, course = heapq.heappop(self._heap)
+        rank, share, ticket, course = heapq.heappop(self._heap)
+        self.value = rank, share, ticket
+        self._served.setdefault(course, []).append((rank, ticket, self._now[course]))
         one = self._lines[course][self._next[course]][2]
         self._next[course] += 1
         self._last = course, one
@@ -142,7 +161,7 @@ class FairOrder(Generic[W]):
         """Return who is still to be served."""
         self._settle()
         at = {c: self._lines[c][i][:2] for c, i in self._next.items() if self.left(c)}
-        return Rest(at, self._now, self._weights)
+        return Rest(at, {**self._held, **self._now}, self._weights, self._served)
 
     def pass_over(self) -> None:
         """Say that the last one gets nothing now by its own quota: it does not count for its course, as if it did not wait."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -40,6 +40,8 @@ class BackfillState:
     # Quotas that somebody further ahead waits for, each with the sentence of those behind.
     full: dict[Account, str] = field(default_factory=dict)
     full_interactive: dict[Account, str] = field(default_factory=dict)  # those of interactive slices alone
+    # For somebody who does not wait: what holds people back whose own quotas others of their requests wait for.
+    own_quota: Callable[[Account, str], str] | None = None
     closed: set[DeviceClass] = field(default_factory=set)  # kinds that somebody waits for without a promise
     profiles: dict[str, AvailabilityProfile] = field(
         default_factory=dict
@@ -166,7 +168,10 @@ class BackfillState:
     def waited_for(self, whose: Iterable[Account], priority: str) -> str:
         """Return the sentence of those behind somebody who waits for one of these quotas of a class; empty where nobody does."""
         quotas = (self.full, self.full_interactive) if priority == "interactive" else (self.full,)
-        return next((full[account] for account in whose for full in quotas if account in full), "")
+        found = (full[account] for account in whose for full in quotas if account in full)
+        if (sentence := next(found, "")) or self.own_quota is None:
+            return sentence
+        return next(filter(None, (self.own_quota(account, priority) for account in whose)), "")
 
     def add(self, request: PendingRequest, claim: Claim) -> None:
         """Count what `request` takes or is promised for those behind it."""

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.scheduling import giving_way
+from gpukernel.pool.scheduling.own_quotas import OwnQuotas
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.queue_index import QueueIndex
 from gpukernel.pool.store.compiled_sql import CompiledSql
@@ -64,6 +65,8 @@ class PendingRequests:
         The requests by their keys.
     index
         The same, and a newcomer during its decision.
+    own
+        Which of them quotas of their own hold back.
     doubtful
         Keys that may have a lease that has not ended.
     """
@@ -74,6 +77,7 @@ class PendingRequests:
         self._version = -1
         self.by_key: dict[str, PendingRequest] = {}
         self.index = QueueIndex()
+        self.own = OwnQuotas(self.index)
         self.doubtful: set[str] = set()
         self._seen: dict[str, float] = {}
         self._before: tuple[int, dict[str, PendingRequest | None]] = -1, {}
@@ -85,6 +89,7 @@ class PendingRequests:
     def forget(self) -> None:
         """Read everything anew at the next refresh, as a new process does."""
         self._version = -1
+        self.own.forget()
 
     def known(self) -> bool:
         """Return whether anybody may wait."""
@@ -97,11 +102,13 @@ class PendingRequests:
     def mark(self) -> None:
         """Remember how things are, for `restore`."""
         self._before = self._version, {}
+        self.own.mark()
 
     def restore(self) -> None:
         """Go back to the last `mark`, as the database has gone back; what `forget` said holds."""
         version, before = self._before
         self._change(dict(before))
+        self.own.restore()
         self._version = version if self._version >= 0 else -1
 
     def refresh(self, db: sa.Connection, version: int) -> None:
@@ -116,15 +123,16 @@ class PendingRequests:
 
     def _change(self, now: dict[str, PendingRequest | None]) -> None:
         """Let these requests be so in memory; None: gone."""
+        why = {}
         for key in now:
             self._before[1].setdefault(key, self.by_key.get(key))
-            self.index.remove(key)  # first all of them: they may have changed places with one another
+            why[key] = self.index.remove(key)  # first all: they may have changed places with one another
         for key, request in now.items():
             if request is None:
                 self.by_key.pop(key, None)
             else:
                 self.by_key[key] = request
-                self.index.put(request)
+                self.index.put(request, why[key])
 
     def consider(self, newcomer: PendingRequest) -> None:
         """Take a request into the index that is not written down yet; `put`, `drop` or `restore` follow."""

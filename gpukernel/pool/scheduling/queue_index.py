@@ -3,18 +3,42 @@
 Each course has a line: its requests by the rank of their class and by age.  What a course holds, its weight and the decay of what it held
 change only how the lines are merged (`gpukernel.pool.domain.fairness.FairOrder`), which a decision does for those alone that it looks at.
 So the order is exact at every moment, and an arrival or a departure changes one line.
+
+Those that a quota of their own holds back stand in lines of their own (`gpukernel.pool.scheduling.own_quotas`): no decision looks at them.
 """
 
 from __future__ import annotations
 
 import bisect
 import itertools
+from dataclasses import dataclass
 
 from gpukernel.common.bounds import Account
 from gpukernel.pool.domain.fairness import InLine
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 
-__all__ = ["QueueIndex"]
+__all__ = ["HeldBack", "QueueIndex"]
+
+
+@dataclass(frozen=True)
+class HeldBack:
+    """A request that a quota of its person's or its member's, `account`, holds back.
+
+    Attributes
+    ----------
+    until
+        When time alone may help, in seconds since the epoch; 0 where that is not known.
+    interactive
+        It is the quota of interactive slices.
+    ahead
+        The sentence of the same person's requests behind, which wait for the same quota; empty for one that is behind itself.
+    """
+
+    sentence: str
+    account: Account
+    until: float = 0.0
+    interactive: bool = False
+    ahead: str = ""
 
 
 class QueueIndex:
@@ -25,18 +49,25 @@ class QueueIndex:
     requests
         All of them, by key.
     lines
-        By course, in their order within it; courses without a request are missing.
+        By course, those that no quota of their own holds back, in their order within it; courses without any are missing.
+    held, held_lines
+        Those that are held back, by key, and as `lines`.
+    doubted
+        People whose requests have changed, and may be held back now or not any more.
     by_person, by_pool
         Keys, by the person who asks and by the process that holds the call.
     claiming
         The keys of requests with claims.
     interactive, limited
-        The numbers of interactive requests, and of those that ask for a longest time.
+        The numbers of interactive requests in `lines`, and of all that ask for a longest time.
     """
 
     def __init__(self) -> None:
         self.requests: dict[str, PendingRequest] = {}
         self.lines: dict[str, list[InLine[PendingRequest]]] = {}
+        self.held: dict[str, HeldBack] = {}
+        self.held_lines: dict[str, list[InLine[PendingRequest]]] = {}
+        self.doubted: set[str] = set()
         self.by_person: dict[str, set[str]] = {}
         self.by_pool: dict[str, set[str]] = {}
         self.claiming: set[str] = set()
@@ -47,32 +78,32 @@ class QueueIndex:
         # By class, those that have not waited long enough to count as interactive, the oldest first.
         self._ageing: dict[str, list[tuple[float, str]]] = {}
 
-    def put(self, request: PendingRequest) -> None:
-        """Add a request, or replace the one with its key."""
-        self.remove(request.key)
-        key, course, rank = request.key, request.course, request.rank(self._now)
+    def put(self, request: PendingRequest, why: HeldBack | None = None) -> None:
+        """Add a request, or replace the one with its key; it was held back, `why` says by what.
+
+        It stays so until somebody has looked at its person's requests again, which are `doubted` now.
+        """
+        why = self.remove(request.key) or why
+        key, rank = request.key, request.rank(self._now)
         self.requests[key], self._ranks[key] = request, rank
-        bisect.insort(self.lines.setdefault(course, []), (rank, request.ticket, request))
-        self._sums.pop(course, None)
+        self._enter(request, why)
+        self.doubted.add(request.holder.person)
         self.by_person.setdefault(request.holder.person, set()).add(key)
         self.by_pool.setdefault(request.pool, set()).add(key)
         if request.claims:
             self.claiming.add(key)
         if rank:
             bisect.insort(self._ageing.setdefault(request.wanted.priority, []), (request.since, key))
-        self.interactive += request.wanted.priority == "interactive"
         self.limited += bool(request.longest)
 
-    def remove(self, key: str) -> None:
-        """Remove the request of a key, if there is one."""
-        if (request := self.requests.pop(key, None)) is None:
-            return
-        rank, course = self._ranks.pop(key), request.course
-        line = self.lines[course]
-        del line[bisect.bisect_left(line, (rank, request.ticket))]
-        if not line:
-            del self.lines[course]
-        self._sums.pop(course, None)
+    def remove(self, key: str) -> HeldBack | None:
+        """Remove the request of a key, if there is one; return what held it back."""
+        if (request := self.requests.get(key)) is None:
+            return None
+        why = self._quit(request)
+        del self.requests[key]
+        rank = self._ranks.pop(key)
+        self.doubted.add(request.holder.person)
         for keys, name in ((self.by_person, request.holder.person), (self.by_pool, request.pool)):
             keys[name].discard(key)
             if not keys[name]:
@@ -81,8 +112,39 @@ class QueueIndex:
         if rank:
             ageing = self._ageing[request.wanted.priority]
             del ageing[bisect.bisect_left(ageing, (request.since, key))]
-        self.interactive -= request.wanted.priority == "interactive"
         self.limited -= bool(request.longest)
+        return why
+
+    def hold_back(self, request: PendingRequest, why: HeldBack | None) -> None:
+        """Put a request among those that are held back, or let it stand in its line."""
+        if (why is None) == (request.key not in self.held):
+            if why is not None:
+                self.held[request.key] = why
+            return
+        self._quit(request)
+        self._enter(request, why)
+
+    def _enter(self, request: PendingRequest, why: HeldBack | None) -> None:
+        """Put a request into a line."""
+        if why is not None:
+            self.held[request.key] = why
+        else:
+            self._sums.pop(request.course, None)
+            self.interactive += request.wanted.priority == "interactive"
+        line = (self.lines if why is None else self.held_lines).setdefault(request.course, [])
+        bisect.insort(line, (self._ranks[request.key], request.ticket, request))
+
+    def _quit(self, request: PendingRequest) -> HeldBack | None:
+        """Take a request out of its line."""
+        if (why := self.held.pop(request.key, None)) is None:
+            self._sums.pop(request.course, None)
+            self.interactive -= request.wanted.priority == "interactive"
+        lines = self.lines if why is None else self.held_lines
+        line = lines[request.course]
+        del line[bisect.bisect_left(line, (self._ranks[request.key], request.ticket))]
+        if not line:
+            del lines[request.course]
+        return why
 
     def age(self, now: float) -> None:
         """Let those count as interactive that have waited long enough at a wall time."""
@@ -110,6 +172,6 @@ class QueueIndex:
         if account.kind == "pool":
             return len(self.requests)
         if account.kind == "course":
-            return len(self.lines.get(account.course, ()))
+            return len(self.lines.get(account.course, ())) + len(self.held_lines.get(account.course, ()))
         keys = self.by_person.get(account.person, ())
         return sum(account in self.requests[key].accounts for key in keys)

@@ -25,6 +25,7 @@ from gpukernel.pool.scheduling.making_way import MakingWay, reason_of
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequests
 from gpukernel.pool.scheduling.preemption import Eviction, evictions
+from gpukernel.pool.scheduling.queue_places import QueuePlaces
 from gpukernel.pool.scheduling.reservation_placement import ReservationPlacements
 from gpukernel.pool.scheduling.resize import Queue
 from gpukernel.pool.scheduling.scheduling_cycle import SchedulingCycle
@@ -55,8 +56,8 @@ class RequestQueue:
         self._store = store
         self._pool = pool
         self._requests = PendingRequests(store, pool)
-        # Of the last cycle: who was looked at, in that order, and who was not.
-        self._places: dict[str, int] = {}
+        # Of the last cycle: who was looked at, and who was not.
+        self._places = QueuePlaces(self._requests.index)
         self._unseen: UnseenRequests | None = None
         self._last = CycleResult()
         self.quiet: frozenset[str] = frozenset()
@@ -66,9 +67,7 @@ class RequestQueue:
 
     def order(self) -> list[PendingRequest]:
         """Return those who wait, in the order of the last cycle."""
-        known = self._requests.index.requests
-        seen = [known[key] for key in self._places if key in known]
-        return seen + (self._unseen.order() if self._unseen else [])
+        return self._places.order()
 
     def get(self, key: str) -> PendingRequest | None:
         """Return the pending request of a key."""
@@ -82,20 +81,14 @@ class RequestQueue:
         lease = self._store.leases.get(lease_id) if lease_id else None
         return None if lease is None else lease.holder
 
-    def _among_unseen(self, key: str) -> PendingRequest | None:
-        """Return the request of a key where the last cycle did not look at it."""
-        request = None if key in self._places else self._requests.index.requests.get(key)
-        return request if request and self._unseen and request in self._unseen else None
-
     def place(self, key: str) -> int:
         """Return the place of a request in the queue; 1 is next."""
-        if (place := self._places.get(key)) is None and (request := self._among_unseen(key)):
-            assert self._unseen is not None
-            place = len(self._places) + self._unseen.place(request)
-        return place or len(self._requests)
+        return self._places.place(key) or len(self._requests)
 
     def start(self, key: str) -> float | None:
-        """Return when a request starts at the latest, where promised ends of leases tell it."""
+        """Return when a request starts at the latest, where promised ends of leases tell it, or the end of a quota's period."""
+        if (held := self._places.held_back(key)) is not None:
+            return held.until or None
         return self._last.starts.get(key)
 
     def estimate(self, key: str, now: float) -> float:
@@ -105,13 +98,15 @@ class RequestQueue:
 
     def reason(self, key: str) -> str:
         """Return the sentence about the quota that holds a request back; empty where it only waits for room."""
-        if self._unseen and (request := self._among_unseen(key)):
+        if (held := self._places.held_back(key)) is not None:
+            return held.sentence
+        if self._unseen and (request := self._places.unseen(key)):
             return self._unseen.reason(request)
         return self._last.reasons.get(key, "")
 
     def reserved(self, key: str) -> str:
         """Return whose reservation a request waits for, as the end of a sentence; empty where it waits for none."""
-        if self._unseen and (request := self._among_unseen(key)):
+        if self._unseen and (request := self._places.unseen(key)):
             return self._unseen.reserved(request)
         return self._last.reserved.get(key, "")
 
@@ -145,14 +140,14 @@ class RequestQueue:
             self._requests.refresh(db, row.queue_version)
             if (request := self._requests.by_key.get(key)) and request.pool == self._pool:
                 self._requests.drop(db, [key])
-        self._sort_again()
+        self._places.change(self._requests.by_key)
 
     def give_up(self, key: str) -> None:
         """Remove a request, whichever process holds its call."""
         with self._store.deciding() as (db, row):
             self._requests.refresh(db, row.queue_version)
             self._requests.drop(db, [key])
-        self._sort_again()
+        self._places.change(self._requests.by_key)
 
     def keep_alive(self, keys: Collection[str], steady: float) -> None:
         """Give up the requests of this process that are not among `keys`, whose calls it holds, and those that nobody has held for long."""
@@ -225,6 +220,17 @@ class RequestQueue:
                 if newcomer is not None:
                     absent.discard(newcomer.key)
                 claiming = [index.requests[key] for key in index.claiming - absent - living.keys()]
+                state.standings = self._requests.own.refresh(
+                    db,
+                    self._store,
+                    policy,
+                    kinds,
+                    places,
+                    now,
+                    living.keys() | index.claiming,
+                    absent,
+                    newcomer,
+                )
                 cycle.way.keep(sorted(claiming, key=lambda one: one.ticket))
                 granted, seen, self._unseen = cycle.run(living, absent)
                 over = {g.key for g in granted}
@@ -233,10 +239,10 @@ class RequestQueue:
                         ASKED_FOR.run(db, lease=one.lease_id, us=self._pool)
                 self._requests.doubtful = set(living)
                 newcomer = self._write_claims(db, cycle.way, newcomer, over)
-                waits = (request.key for request in seen if request.key not in over)
-                self._places = {key: place for place, key in enumerate(waits, 1)}
+                waits = [(value, request) for value, request in seen if request.key not in over]
+                self._places = QueuePlaces(index, waits, self._unseen, self._requests.own)
                 if then is not None:
-                    then(db, policy, state)
+                    then(db, policy, replace(state, own_quota=self._requests.own.waited_for))
                 if newcomer is not None and newcomer.key not in over:
                     self._requests.put(db, newcomer)
                 self._requests.drop(db, over)
@@ -361,10 +367,6 @@ class RequestQueue:
             old.claims if old and same else (),
             old.claims_from if old and same else 0.0,
         )
-
-    def _sort_again(self) -> None:
-        waits = (key for key in self._places if key in self._requests.by_key)
-        self._places = {key: place for place, key in enumerate(waits, 1)}
 
 
 def _size(request: SliceRequest, kinds: list[DeviceClass]) -> int:

@@ -1,8 +1,8 @@
 """One scheduling cycle: the decision about every request that waits, in one transaction.
 
 `SchedulingCycle.run` is the only place where leases are granted.  Its order and its backfill rule are those of
-`gpukernel.pool.domain.fairness`.  It ends where nobody behind could get anything; so its cost grows with the courses that wait and with those who are
-held back by quotas of their own, but not with who waits for room, nor with what is held: room is found in an index, quotas in running totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
+`gpukernel.pool.domain.fairness`.  It ends where nobody behind could get anything, and those whom quotas of
+their own hold back take no part (`gpukernel.pool.scheduling.own_quotas`); so its cost grows with the courses that wait, but not with who waits for room or for a quota, nor with what is held: room is found in an index, quotas in running totals, and only the `DEVICES_FOR_A_PROMISE` emptiest devices of a kind are looked at when a start has to be promised.
 For direct mode only the devices of one machine are looked at.
 
 Reservations (`gpukernel.common.reservations`) come before that order: in its window, a course takes what is reserved for it whoever
@@ -23,7 +23,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Lease
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import matching_in_mode
-from gpukernel.pool.domain.fairness import FairOrder, promise
+from gpukernel.pool.domain.fairness import FairOrder, Rank, promise
 from gpukernel.pool.domain.placement import DeviceClass, Placement, best_fit, slice_bytes
 from gpukernel.pool.domain.quota import Claim, claim_on, refusal
 from gpukernel.pool.scheduling import cycle_end
@@ -86,10 +86,10 @@ class SchedulingCycle:
 
     def run(
         self, living: Mapping[str, tuple[str, str, str]], absent: Set[str]
-    ) -> tuple[list[Granted], list[PendingRequest], UnseenRequests]:
+    ) -> tuple[list[Granted], list[tuple[Rank, PendingRequest]], UnseenRequests]:
         """Grant what can be granted, in the order; return it, the requests that were looked at, and those behind, of which none could get anything.
 
-        Those that a quota holds back cost a look at a dictionary once somebody of that quota was refused, and count for nothing: not for their
+        Those that a quota of a course or the pool holds back cost a look at a dictionary once somebody of that quota was refused, and count for nothing: not for their
         course in the order, and not for `DEPTH`.  Nor do those that wait for devices of which there is none now.
 
         Parameters
@@ -99,13 +99,13 @@ class SchedulingCycle:
         absent
             Keys for which no process that is alive holds a call.
         """
-        state, granted, seen = self._state, list[Granted](), list[PendingRequest]()
+        state, granted, seen = self._state, list[Granted](), list[tuple[Rank, PendingRequest]]()
         ahead, tried, own = 1, 0, 0
         order = self._order()
         special = living.keys() | self._index.claiming  # those who are looked at wherever they are
         interactive = self._index.interactive
         for request in order:
-            seen.append(request)
+            seen.append((order.value, request))
             special.discard(request.key)
             interactive -= request.wanted.priority == "interactive"
             if request.key in living:
@@ -152,10 +152,11 @@ class SchedulingCycle:
     def _order(self) -> FairOrder[PendingRequest]:
         """Return those who wait in the order in which they are served."""
         lines, held = self._index.lines, dict[str, int]()
-        if len(lines) > 1:
+        courses = list(lines | self._index.held_lines)
+        if len(courses) > 1:
             half_life = self._policy.half_life
-            held = quota_usage.claimed_by_courses(self._db, list(lines), self._state.now, half_life)
-        return FairOrder(lines, held, {course: self._policy.weight(course) for course in lines})
+            held = quota_usage.claimed_by_courses(self._db, courses, self._state.now, half_life)
+        return FairOrder(lines, held, {course: self._policy.weight(course) for course in courses})
 
     def _read_standings(self, requests: Iterable[PendingRequest]) -> None:
         state = self._state

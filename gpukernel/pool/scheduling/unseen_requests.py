@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator
 
 from gpukernel.common.bounds import Account
-from gpukernel.pool.domain.fairness import Rest
+from gpukernel.pool.domain.fairness import Rank, Rest
 from gpukernel.pool.scheduling.backfill_state import BackfillState
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.queue_index import QueueIndex
@@ -55,7 +55,9 @@ class UnseenRequests:
 
     def __contains__(self, request: PendingRequest) -> bool:
         known = self._index.requests.get(request.key)
-        return known is not None and self._at(known) >= self._first(known.course)
+        if known is None or known.key in self._index.held:
+            return False
+        return self._at(known) >= self._first(known.course)
 
     def reason(self, request: PendingRequest) -> str:
         """Return the sentence about the quota that holds a request back."""
@@ -69,22 +71,34 @@ class UnseenRequests:
 
     def place(self, request: PendingRequest) -> int:
         """Return the place of one of them among them; 1 is the first."""
-        course, at = request.course, self._at(request)
-        mine = self._values(course)[1](at)
-        ahead = 0
-        for other in self._rest.at:
-            if other == course:
-                ahead += at - self._first(course)
-            else:
-                theirs, value = self._values(other)
-                ahead += bisect.bisect_left(theirs, mine, key=value)
-        return ahead + 1
+        return self.ahead_of(self.value(request)) + 1
+
+    def value(self, request: PendingRequest) -> Rank:
+        """Return what one of them is sorted by, or one that is held back: where it would stand in the order, counting for nothing."""
+        course, rank = request.course, self._index.rank(request.key)
+        if request.key not in self._index.held:
+            return self._values(course)[1](self._at(request))
+        served = self._rest.served.get(course, ())
+        if (i := bisect.bisect_left(served, (rank, request.ticket))) < len(served):
+            counts = served[i][2]
+        else:
+            first, counts = self._first(course), self._rest.counts.get(course, 0)
+            if line := self._index.lines.get(course):
+                sums = self._counted(course)
+                at = max(bisect.bisect_left(line, (rank, request.ticket)), first)
+                counts += sums[at] - sums[first]
+        return rank, counts / self._rest.weights.get(course, 1.0), request.ticket
 
     def order(self) -> list[PendingRequest]:
         """Return all of them, in their order."""
-        return [request for _, request in sorted(self._each(), key=lambda one: one[0])]
+        return [request for _, request in sorted(self.each(), key=lambda one: one[0])]
 
-    def _each(self) -> Iterator[tuple[tuple[int, float, int], PendingRequest]]:
+    def ahead_of(self, value: Rank) -> int:
+        """Return how many of them are sorted before a value."""
+        return sum(bisect.bisect_left(w, value, key=v) for w, v in map(self._values, self._rest.at))
+
+    def each(self) -> Iterator[tuple[Rank, PendingRequest]]:
+        """Return all of them, each with what it is sorted by."""
         for course in self._rest.at:
             where, value = self._values(course)
             for i in where:
@@ -101,13 +115,13 @@ class UnseenRequests:
         where = self._rest.at.get(course)
         return len(line) if where is None else bisect.bisect_left(line, where)
 
-    def _values(self, course: str) -> tuple[range, Callable[[int], tuple[int, float, int]]]:
+    def _values(self, course: str) -> tuple[range, Callable[[int], Rank]]:
         """Return where in a line they are, and what each is sorted by there, as by `FairOrder`."""
         first, line = self._first(course), self._index.lines.get(course, [])
         sums = self._counted(course) if line else [0]
         counts, weight = self._rest.counts[course] - sums[first], self._rest.weights.get(course, 1.0)
 
-        def value(i: int) -> tuple[int, float, int]:
+        def value(i: int) -> Rank:
             return line[i][0], (counts + sums[i]) / weight, line[i][1]
 
         return range(first, len(line)), value

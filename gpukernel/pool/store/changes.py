@@ -8,7 +8,7 @@ Guarantees
   are in the order of commits: who sees an entry sees all before it.
 * Numbers never begin anew.  A reader whose next entry is missing, since it was trimmed, is told to read everything.
 * At most `KEEP` entries are kept, and what comes between two trims.
-* A process that alone uses its database writes none.
+* A process that alone uses its database writes none; it keeps its newest entries in memory, for itself.
 
 PostgreSQL's default isolation, READ COMMITTED, is enough.  A number is taken after the lock, in a statement that sees all that earlier holders of the
 lock committed; one SELECT of the reader sees one state of the log; and an entry only names what changed.  What that has become is read
@@ -17,7 +17,9 @@ afterwards, so it is as new as the entry or newer, and a reader may apply an ent
 
 from __future__ import annotations
 
+import itertools
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, Protocol
@@ -112,6 +114,8 @@ class ChangeLog:
         self._is_written = False
         self._seen = 0
         self._trimmed = 0
+        # Of a process that is alone: its entries' numbers, and the leases of each; None: everything.
+        self._mine: deque[tuple[int, frozenset[str] | None]] = deque([(0, frozenset())], MOST_AT_ONCE)
         self._reader: sa.Connection | None = None
         self._through: object = None  # the driver's connection behind it
 
@@ -119,27 +123,26 @@ class ChangeLog:
 
     def lease(self, kind: Kind, lease_id: str, key: str = "", servers: Iterable[str] = ()) -> None:
         """Note a change of a lease; the servers of one that ends or is resized are found when it is written."""
-        if self._noted():
-            self._leases.append(LeaseChange(kind, lease_id, key, tuple(servers)))
+        self._check()
+        self._leases.append(LeaseChange(kind, lease_id, key, tuple(servers)))
 
     def server(self, name: str) -> None:
         """Note that another pool speaks for a server now, or none."""
-        if self._noted():
-            self._servers[name] = None
+        self._check()
+        self._servers[name] = None
 
     def everything(self) -> None:
         """Note changes that are not named one by one."""
-        if self._noted():
-            self._everything = True
+        self._check()
+        self._everything = True
 
-    def _noted(self) -> bool:
+    def _check(self) -> None:
         if not self._database.decides:
             raise RuntimeError("A change is noted in a transaction that does not hold the ledger's lock.")
-        return self._database.shared
 
     def write(self, db: sa.Connection) -> None:
         """Write what was noted as one entry, at the end of its transaction."""
-        if not (self._leases or self._servers or self._everything):
+        if not self._database.shared or not (self._leases or self._servers or self._everything):
             return
         unknown = [c.lease_id for c in self._leases if c.kind in ("ends", "resized") and not c.servers]
         where: dict[str, list[str]] = {}
@@ -156,6 +159,8 @@ class ChangeLog:
     def committed(self) -> None:
         """Begin a new entry, since the transaction is over."""
         written = self._is_written
+        if not self._database.shared and (self._leases or self._everything):
+            self._mine.append((self._mine[-1][0] + 1, None if self._everything else self._noted()))
         self.rolled_back()
         if written:
             self.on_written()
@@ -165,6 +170,35 @@ class ChangeLog:
         if self._leases or self._servers or self._everything:
             self._leases, self._servers, self._everything = [], {}, False
         self._is_written = False
+
+    # --- reading, in a transaction that decides ---
+
+    def newest(self, db: sa.Connection) -> int:
+        """Return the number of the newest entry."""
+        return int(_NEWEST.rows(db)[0].number) if self._database.shared else self._mine[-1][0]
+
+    def leases_after(self, db: sa.Connection, number: int) -> tuple[int, frozenset[str] | None]:
+        """Return the number of the newest entry, and the ids of all leases that changed after an earlier one; None where that may be any.
+
+        What this transaction has changed so far is among them.
+        """
+        if not self._database.shared:
+            newest, oldest = self._mine[-1][0], self._mine[0][0]
+            last = itertools.islice(reversed(self._mine), newest - number)
+            changed = [None] if oldest > number + 1 else [leases for _, leases in last]
+        else:
+            rows = _AFTER.rows(db, seen=number)
+            newest = rows[-1].number if rows else number
+            if len(rows) > MOST_AT_ONCE or (rows and rows[0].number != number + 1):
+                return self.newest(db), None
+            entries = [_entry(row.pool, row.what) for row in rows]
+            changed = [None if e.everything else frozenset(c.lease_id for c in e.leases) for e in entries]
+        if self._everything or None in changed:
+            return newest, None
+        return newest, self._noted().union(*(leases for leases in changed if leases))
+
+    def _noted(self) -> frozenset[str]:
+        return frozenset(change.lease_id for change in self._leases)
 
     # --- reading ---
 

@@ -173,6 +173,11 @@ _PARTS = sa.select(
     devices.c.name,
     devices.c.memory_bytes.label("whole"),
 ).join(devices, devices.c.id == slices.c.device_id)
+PEOPLE_OF = CompiledSql(
+    sa.select(leases.c.id, leases.c.person).where(
+        leases.c.id.in_(sa.bindparam("leases", expanding=True, type_=sa.String))
+    )
+)
 SLICES_OF_LEASE = CompiledSql(
     _PARTS.where(slices.c.lease_id == sa.bindparam("lease")).order_by(slices.c.ordinal)
 )
