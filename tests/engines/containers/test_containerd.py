@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Pool, eventually
-from tests.engines.containers.podman import SLICE, root_filesystem
+from tests.engines.containers.podman import SLICE
 from tests.engines.containers.test_cdi import LOOK
 
 PROGRAMS = ("containerd", "ctr", "containerd-shim-runc-v2", "runc")
@@ -36,7 +36,6 @@ class Containerd:
         words += ["--root", str(home / "root"), "--state", str(home / "state")]
         with self.log.open("w") as log:
             self.process = subprocess.Popen(["containerd", *words], stdout=log, stderr=log)
-        eventually(lambda: self("version").returncode == 0)
 
     def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = ["ctr", "--address", self.address, *words]
@@ -82,6 +81,7 @@ def containerd() -> Iterator[Containerd]:
     home = Path(tempfile.mkdtemp(prefix="containerd-", dir="/var/tmp"))
     running = Containerd(home)
     try:
+        eventually(lambda: running("version").returncode == 0)
         yield running
     finally:
         running.stop()
