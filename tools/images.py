@@ -33,13 +33,31 @@ PIP = "pip==25.3"
 
 @dataclass(frozen=True)
 class Image:
-    """An image: its Containerfile, its list of pinned packages, and the extras of gpukernel that the list was made from."""
+    """An image: its Containerfile, its list of pinned packages, the extras of gpukernel that the list was made from, and what was left out of it."""
 
     containerfile: str
     pinned: str
     extras: tuple[str, ...] = ()
     hashes: bool = True
+    without: tuple[str, ...] = ()
 
+
+# What PyTorch's wheel asks for and a slice brings: `deploy/images/install.py` links the client's side of these in their place.
+_OF_A_SLICE = (
+    "cuda-toolkit",
+    "nvidia-cublas",
+    "nvidia-cuda-cccl",
+    "nvidia-cuda-cupti",
+    "nvidia-cuda-runtime",
+    "nvidia-cudnn-cu13",
+    "nvidia-cufft",
+    "nvidia-curand",
+    "nvidia-cusolver",
+    "nvidia-cusparse",
+    "nvidia-nccl-cu13",
+    "nvidia-nvjitlink",
+    "nvidia-nvtx",
+)
 
 IMAGES = {
     "pool": Image("service", "pool", ("postgres",)),
@@ -48,8 +66,9 @@ IMAGES = {
     "hub": Image("hub", "hub", ("hub", "postgres")),
     **{
         f"singleuser-{framework}": Image("singleuser", framework, hashes=False)
-        for framework in ("numba", "tensorflow", "jax", "pytorch")
+        for framework in ("numba", "tensorflow", "jax")
     },
+    "singleuser-pytorch": Image("singleuser", "pytorch", hashes=False, without=_OF_A_SLICE),
 }
 
 
@@ -88,6 +107,7 @@ def pin(name: str) -> None:
     ]
     command += ["--generate-hashes"] if image.hashes else []
     command += [word for extra in image.extras for word in ("--extra", extra)]
+    command += [word for package in image.without for word in ("--no-emit-package", package)]
     command += [str(ROOT / "pyproject.toml"), *([str(own)] if own.exists() else [])]
     subprocess.run([*command, "--output-file", str(lists / f"{image.pinned}.txt")], check=True)
 

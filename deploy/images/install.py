@@ -12,6 +12,19 @@ import sys
 import venv
 from pathlib import Path
 
+
+def link_libraries(packages: Path) -> None:
+    """Link gpukernel's libraries where those of PyTorch look for NVIDIA's, which it is linked with: it loads on a slice and off it."""
+    native, wanted = packages / "gpukernel" / "native", packages / "nvidia" / "cu13" / "lib"
+    newest: dict[str, tuple[list[int], Path]] = {}
+    for file in (*native.glob("libraries/lib*.so.*"), *native.glob("cudart/libcudart.so.*")):
+        name, _, numbers = file.name.partition(".so.")
+        newest[name] = max(newest.get(name, ([], file)), ([*map(int, numbers.split("."))], file))
+    wanted.mkdir(parents=True, exist_ok=True)
+    for _, file in newest.values():
+        (wanted / file.name).symlink_to(os.path.relpath(file, wanted))
+
+
 context, target = Path(sys.argv[1]), Path(sys.argv[2])
 for_people = "--for-people" in sys.argv[3:]
 wheels = context / "wheels"
@@ -40,6 +53,8 @@ subprocess.run([*install, "-r", pinned], env=environment, check=True)
 subprocess.run([*install, own, *([pip] if for_people else [])], env=environment, check=True)
 # A file system that is read-only has no other time for this; by content, since times are not the same on each build.
 for folder in (target / "lib").glob("python3*/site-packages"):
+    if (folder / "torch").is_dir():
+        link_libraries(folder)
     for file in folder.rglob("direct_url.json"):
         file.unlink()  # names the place of the build
     compileall.compile_dir(

@@ -53,6 +53,13 @@ def test_a_slice_brings_nvidia_s_libraries_and_the_image_none(name: str, python:
     assert found == {"nvidia-cuda-nvcc-cu12", "nvidia-ml-py"}  # libdevice for XLA, and gpukernel's own
 
 
+@pytest.mark.parametrize("python", ["3.11", "3.13"])
+def test_pytorch_has_of_nvidia_s_libraries_those_that_a_slice_has_not(python: str) -> None:
+    found = {one for one in pinned("singleuser-pytorch", python) if one.startswith(("nvidia-", "cuda-"))}
+    loaded = {"nvidia-cuda-nvrtc", "nvidia-cufile", "nvidia-cusparselt-cu13", "nvidia-nvshmem-cu13"}
+    assert found == {*loaded, "cuda-bindings", "cuda-pathfinder", "nvidia-ml-py"}
+
+
 def test_a_list_is_read_for_the_image_s_python_and_not_for_ours() -> None:
     text = "a==1 ; python_full_version < '3.12' \\\n    --hash=sha256:0\na==2 ; python_full_version >= '3.12' \\\n    --hash=sha256:1\nb==1 ; sys_platform == 'win32'\nc==1\n"
     assert for_python(text, "3.11") == "a==1 \\\n    --hash=sha256:0\nc==1\n"
