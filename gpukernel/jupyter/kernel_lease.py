@@ -309,7 +309,7 @@ class KernelLease:
             state=self.state,
             what=request_words(request),
             words=self.place_words() if self.state == "waiting" else "",
-            sentence=self.sentence,
+            sentence=place.quota if place else self.sentence,
             position=place.position if place else 0,
             estimate_seconds=place.estimate_seconds if place else -1.0,
             share=request.share if request else None,

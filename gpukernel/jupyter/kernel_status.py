@@ -130,7 +130,7 @@ class KernelStatus(LeaseStatus):
     words
         The place in the queue as one line; empty unless `state` is ``waiting``.
     sentence
-        Why there is no slice.
+        Why there is no slice; of a request that waits, the quota or reservation that holds it back, and empty where only room is missing.
     position, estimate_seconds
         The place in the queue (1 is next, 0 not known), and about how long it takes; negative where nobody can tell.
     share, model

@@ -27,7 +27,8 @@ class SizeForm extends Widget implements Dialog.IBodyWidget<ISize> {
     this._model.disabled = fixed;
     // The slider is logarithmic: small slices are the usual ones.
     Object.assign(this._slider, { type: 'range', min: '-3', max: '0', step: '0.01' });
-    Object.assign(this._share, { type: 'number', min: '0.001', max: '1', step: '0.001' });
+    // JupyterLab's dialog has its button only while all fields are valid: what is no share is not to be sent, any share between is.
+    Object.assign(this._share, { type: 'number', min: '0.001', max: '1', step: 'any', required: true });
     this._share.value = String(now.share);
     this._slider.value = String(Math.log10(now.share));
     this._slider.oninput = () => {

@@ -50,7 +50,7 @@ export interface IKernelStatus extends ILeaseStatus {
   what: string;
   /** The place in the queue as one line; empty unless `state` is `waiting`. */
   words: string;
-  /** Why there is no slice. */
+  /** Why there is no slice; of a request that waits, the quota or reservation that holds it back, and empty where only room is missing. */
   sentence: string;
   /** The place in the queue (1 is next, 0 not known), and about how long it takes; negative where nobody can tell. */
   position: number;

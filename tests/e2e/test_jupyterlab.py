@@ -120,7 +120,10 @@ def test_a_size_of_ones_own(server: Server, own_pool: Pool) -> None:
         expect(words).to_have_text("2,293 MiB of memory, 14 free now")
         lab.own_size("0.123")
         expect(words).to_have_text("4,030 MiB of memory, 8 free now")
-        lab.own_size("1.2")
+        go = page.locator(".jp-Dialog button.jp-mod-accept").last
+        for share, possible in (("0.0555", True), ("", False), ("0.2", True), ("1.2", False)):
+            lab.own_size(share)
+            (expect(go).to_be_enabled if possible else expect(go).to_be_disabled)()
         expect(words).to_have_text("A share lies between 0.001 and 1.")
         lab.own_size("0.07")
         expect(words).to_contain_text("14 free now")

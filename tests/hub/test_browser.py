@@ -78,6 +78,10 @@ def test_from_signing_in_to_a_notebook_and_to_a_lowered_quota(hub: Hub, hub_pool
         lab.cell(ADD)
         sentence = "both, as a student of ml101, holds 1 of their 1 leases"
         expect(lab.output(sentence)).to_be_visible(timeout=60_000)
+        # The panel says it, too: it is where the slice in the way can be released.
+        waits = lab.show_panel().locator(".gpukernel-card[data-state=waiting]")
+        expect(waits).to_contain_text("Position 1 in the queue.")
+        expect(waits).to_contain_text(sentence)
 
 
 def test_on_a_phone_the_cards_stand_one_below_the_other(hub: Hub, hub_pool: Pool) -> None:
