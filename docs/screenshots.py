@@ -1,16 +1,19 @@
 """Take docs/images/*.png again: the real JupyterLab on a pool of simulated GPUs, in headless Chromium.
 
-Run as ``make screenshots``; needs Chromium.
+Run as ``make screenshots``, or ``python -m docs.screenshots profile`` for the profile alone; needs Chromium.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from gpukernel.embedded import EmbeddedPool
 from tests.e2e.lab import Lab, browser_page
@@ -38,6 +41,57 @@ MEASURED = """\
 x = cuda.to_device(np.ones(8 << 20, np.float32))
 walk[1 << 9, 256](x)
 print(x.copy_to_host().mean())"""
+
+TRANSPOSES = """\
+import numpy as np
+from numba import cuda, float32
+
+N, TILE, PADDED = 512, 32, 33
+
+@cuda.jit(lineinfo=True)
+def transpose_naive(out, a):
+    x, y = cuda.grid(2)
+    out[y, x] = a[x, y]
+
+@cuda.jit(lineinfo=True)
+def transpose_tiled(out, a):
+    tile = cuda.shared.array((TILE, TILE), float32)
+    x, y = cuda.blockIdx.x * TILE + cuda.threadIdx.x, cuda.blockIdx.y * TILE + cuda.threadIdx.y
+    for j in range(0, TILE, 8):
+        tile[cuda.threadIdx.y + j, cuda.threadIdx.x] = a[y + j, x]
+    cuda.syncthreads()
+    x, y = cuda.blockIdx.y * TILE + cuda.threadIdx.x, cuda.blockIdx.x * TILE + cuda.threadIdx.y
+    for j in range(0, TILE, 8):
+        out[y + j, x] = tile[cuda.threadIdx.x, cuda.threadIdx.y + j]
+
+@cuda.jit(lineinfo=True)
+def transpose_padded(out, a):
+    tile = cuda.shared.array((TILE, PADDED), float32)
+    x, y = cuda.blockIdx.x * TILE + cuda.threadIdx.x, cuda.blockIdx.y * TILE + cuda.threadIdx.y
+    for j in range(0, TILE, 8):
+        tile[cuda.threadIdx.y + j, cuda.threadIdx.x] = a[y + j, x]
+    cuda.syncthreads()
+    x, y = cuda.blockIdx.y * TILE + cuda.threadIdx.x, cuda.blockIdx.x * TILE + cuda.threadIdx.y
+    for j in range(0, TILE, 8):
+        out[y + j, x] = tile[cuda.threadIdx.x, cuda.threadIdx.y + j]
+
+@cuda.jit(lineinfo=True)
+def collatz(steps):
+    i = cuda.grid(1)
+    n, count = i + 1, 0
+    while n != 1:
+        n = n // 2 if n % 2 == 0 else 3 * n + 1
+        count += 1
+    steps[i] = count
+
+a, out = cuda.to_device(np.random.rand(N, N).astype(np.float32)), cuda.device_array((N, N), np.float32)
+transpose_naive[(N // 16, N // 16), (16, 16)](out, a)
+transpose_tiled[(N // TILE, N // TILE), (TILE, 8)](out, a)
+transpose_padded[(N // TILE, N // TILE), (TILE, 8)](out, a)
+assert np.array_equal(out.copy_to_host(), a.copy_to_host().T)
+collatz[16, 128](cuda.device_array(16 * 128, np.int32))
+cuda.synchronize()
+"""
 
 
 def shot(lab: Lab, name: str) -> None:
@@ -123,13 +177,30 @@ def notebook(lab: Lab) -> None:
     shot(lab, "notebook")
 
 
+def profile(page: Page, pool: EmbeddedPool, home: Path) -> None:
+    """The page that ``gpukernel run --profile-to`` writes."""
+    (home / "transposes.py").write_text(TRANSPOSES)
+    words = [sys.executable, "-m", "gpukernel.cli", "run", "-p", "0.1", "--profile-to", "profile.html"]
+    command = [*words, "--", "python", "transposes.py"]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{pool.environment['PATH']}"
+    subprocess.run(command, cwd=home, env=pool.environment | {"PATH": path}, check=True)
+    page.set_viewport_size({"width": 1160, "height": 350})
+    page.goto((home / "profile.html").as_uri())
+    page.screenshot(path=IMAGES / "profile.png", full_page=True)
+
+
 def main() -> None:
-    """Take all of them."""
+    """Take all of them, or those of the words of the command line: ``profile``."""
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         work = home / "work"
         shutil.copytree(ROOT / "notebooks", work)
-        state = stack.enter_context(EmbeddedPool("v100:1")).state
+        pool = stack.enter_context(EmbeddedPool("v100:1"))
+        state = pool.state
+        with browser_page() as page:
+            profile(page, pool, home)
+        if sys.argv[1:] == ["profile"]:
+            return
         options = "--GPUKernelSpecManager.slice_config={'wait_seconds': 1}"
         server = stack.enter_context(
             Server(home, pool_environment(state), options, application="jupyterlab", root=work)
