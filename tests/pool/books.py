@@ -211,10 +211,16 @@ def naive_order(
     return order
 
 
+_UNCHECKED = ("memory_mib", "interactive", "hours_day", "hours_week", "hours_term")
+
+
 def check_held_back(
     waiting: Iterable[Any], held_back: Container[str], books: Iterable[Any], policy: Policy
 ) -> None:
-    """Fail where one of the rows `waiting`, in their order, is held back by a quota that has room for it and for all ahead of it."""
+    """Fail where one of the rows `waiting`, in their order, is held back by a quota of devices or leases that has room for it and for all ahead of it.
+
+    A quota of something else is taken to have none.
+    """
     held = {(book.kind, book.course, book.person): (book.share_held, book.leases_held) for book in books}
     waited_for = set[tuple[str, str, str]]()
     for one in waiting:
@@ -227,6 +233,7 @@ def check_held_back(
                     and held.get(account, (0, 0))[0] + one.size > most.devices * 1_000_000
                 )
                 or (most.leases is not None and held.get(account, (0, 0))[1] + 1 > most.leases)
+                or any(getattr(most, name) is not None for name in _UNCHECKED)
                 for account, bounds in bounded.items()
                 for most in bounds
             ), f"{one.key} is held back by no quota"
@@ -240,6 +247,8 @@ def check_held_back(
 def _bounds(policy: Policy, kind: str, course: str, person: str) -> list[Bounds]:
     """Return what the policy's quotas say of an account of ``quota_usage``."""
     found = []
+    if kind == "person" and not any((s.kind, s.person) == (kind, person) for s in policy.quotas):
+        person = "*"  # they have the bounds of everybody
     for subject, bounds in policy.quotas.items():
         if kind == "member" and subject.kind in ("student", "instructor") and subject.course == course:
             members = policy.courses[course].members

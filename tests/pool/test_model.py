@@ -356,12 +356,11 @@ class PoolMachine(RuleBasedStateMachine):
         tickets = {row.ticket: row.key for row in requests}
         queue, long_ago = self.world.manager._queue, self.world.manager.steady() - ABSENT
         held_back = {row.key for row in requests if queue.reason(row.key)}
-        there = sum(device.available for device in self.world.manager.devices())
         passed = {
             r.ticket
             for r in requests
             if r.key in held_back
-            or r.devices > there  # it waits for what the pool does not have now
+            or r.key in queue._last.absent  # it was looked at, and the pool has no such devices now
             or (r.key not in self.tasks and max(r.seen, alive.get(r.pool, 0.0)) < long_ago)
         }
         sizes = [(row.ticket, row.course, row.size) for row in requests]
