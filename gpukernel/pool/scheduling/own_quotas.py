@@ -63,7 +63,7 @@ class OwnQuotas:
         self._everybody = True  # has to be looked at
         self._looked_at: set[str] = set()  # since the last mark
         self._number: int | None = None  # of the newest entry of the change log whose leases are known
-        self._now = -math.inf
+        self._now = 0.0
         self._quotas: Mapping[Subject, Bounds] = {}
         self._term = 0.0
         self._kinds: _Kinds = ()
@@ -132,7 +132,7 @@ class OwnQuotas:
     ) -> set[str]:
         """Return the people for whom bounds, devices, books or the time may have changed something."""
         index, people = self._index, set[str]()
-        everybody = self._everybody or now < self._now
+        everybody = self._everybody
         if policy.quotas is not self._quotas:
             everybody |= policy.quotas != self._quotas
             self._quotas = policy.quotas
