@@ -203,7 +203,7 @@ images: $(VENV)/.test  ## Build container images with buildah from the wheel in 
 	$(BIN)/python -m tools.images $(IMAGES) $(if $(BASE),--base $(BASE)) $(IMAGES_ARGS)
 
 FRAMEWORKS ?= numba
-images-test: $(VENV)/.test  ## Build the images, single-user ones of FRAMEWORKS="numba tensorflow", twice, and run them with podman (as root; minutes and gigabytes)
+images-test: $(VENV)/.test  ## Build the images, single-user ones of FRAMEWORKS="numba tensorflow jax pytorch", twice, and run them with podman (as root; minutes and gigabytes)
 	@deploy/system-packages.sh --optional buildah podman runc debootstrap
 	GPUKERNEL_IMAGES="$(FRAMEWORKS)" $(BIN)/python -m pytest -rs -s tests/deploy/images $(PYTEST_ARGS)
 
