@@ -41,7 +41,7 @@ COURSES = (
     "courses: {ml101: {title: Machine learning, students: [anna], offers: [V100 x 0.02, H100 x 0.02]}}\n"
 )
 # Megabytes beside the base: bounds that a package too many passes.
-BOUNDS = {"numba": 1400, "tensorflow": 3000, "jax": 2000, "pytorch": 3800}
+BOUNDS = {"numba": 1400, "tensorflow": 3000, "jax": 2000, "pytorch": 3700}
 NVIDIA_S = (
     "libcublas*.so*",
     "libcudnn*.so*",
@@ -130,8 +130,8 @@ def notebook(builder: Builder, secured: Secured, framework: str, more: str = "")
     if not connection.exists():
         shutil.copy(secured.file("anna", "--person", "anna"), connection)
         os.chown(connection, ACCOUNT, ACCOUNT)
-    words = ("--network", "host", "-v", f"{connection}:/run/anna.pool:ro")
-    words += ("--env", "GPUKERNEL_POOL=/run/anna.pool", f"localhost/singleuser-{framework}:1")
+    words = ["--network", "host", "-v", f"{connection}:/run/anna.pool:ro"]
+    words += ["--env", "GPUKERNEL_POOL=/run/anna.pool", f"localhost/singleuser-{framework}:1"]
     model = program.kernel.split("-")[1]
     return (*words, "python3", "-c", EXECUTE, program.code + more, program.kernel, model)
 
