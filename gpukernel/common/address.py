@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from gpukernel.common.account import in_home, state_in_home
-from gpukernel.common.errors import PoolError
+from gpukernel.common.errors import NoAddress, PoolError
 
 __all__ = [
     "AWAY_MS",
@@ -174,7 +174,7 @@ def network_addresses(text: str, where: str) -> tuple[str, ...]:
                 "as HOST:PORT or tls://HOST:PORT."
             )
         if not is_network_address(one):
-            raise PoolError(
+            raise NoAddress(
                 f"{where} lists “{one[:100]}”, which is no pool's address; write HOST:PORT or tls://HOST:PORT."
             )
         if found.count(one) > 1:
@@ -208,7 +208,7 @@ def resolve_address(explicit: str | None = None, state: Path | None = None) -> s
     file = in_home(chosen, "write the whole path of the connection file.")
     if file.is_file():
         return str(file.absolute())
-    raise PoolError(
+    raise NoAddress(
         f"“{chosen}” is no pool's address and no connection file; write unix:/path/pool.sock, HOST:PORT, "
         "tls://HOST:PORT, several of these with commas in between, or the file's path."
     )

@@ -7,6 +7,7 @@ from urllib.parse import quote
 __all__ = [
     "DatabaseLost",
     "LeaseEnded",
+    "NoAddress",
     "NotAllowed",
     "PoolError",
     "PoolUnreachable",
@@ -26,6 +27,10 @@ class PoolUnreachable(PoolError):
 
 class DatabaseLost(PoolError):
     """An error: the pool's database went away before what was decided had reached its disk."""
+
+
+class NoAddress(PoolError):
+    """A text that is no pool's address; nothing was asked."""
 
 
 class Refused(PoolError):

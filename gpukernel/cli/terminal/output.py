@@ -6,7 +6,15 @@ import re
 import sys
 import time
 
-from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, PoolUnreachable, Refused, UnknownToken
+from gpukernel.common.errors import (
+    LeaseEnded,
+    NoAddress,
+    NotAllowed,
+    PoolError,
+    PoolUnreachable,
+    Refused,
+    UnknownToken,
+)
 from gpukernel.common.logs import one_line
 
 __all__ = [
@@ -65,6 +73,7 @@ _OF_CODES = {
 }
 
 _OF_KINDS = {
+    NoAddress: USAGE,
     PoolUnreachable: UNREACHABLE,
     NotAllowed: NOT_ALLOWED,
     UnknownToken: NOT_ALLOWED,

@@ -20,6 +20,16 @@ from gpukernel.common.errors import PoolError
 __all__ = ["connection_to"]
 
 
+def _sendable(token: str) -> str:
+    """Return `token`, or raise `PoolError` where it has what no header may have, and so no token has."""
+    if not (token.isascii() and token.isprintable()):
+        raise PoolError(
+            "The token has characters that no token has, such as a line's end or a letter with an accent; copy it again, or name the file "
+            "that holds it in GPUKERNEL_POOL_TOKEN_FILE."
+        )
+    return token
+
+
 def connection_to(address: str | None = None, token: str | Connection | None = None) -> Connection:
     """Return the connection to the pool at `address`, which is as `gpukernel.common.address.resolve_address` gives it.
 
@@ -38,9 +48,9 @@ def connection_to(address: str | None = None, token: str | Connection | None = N
     # Set by a JupyterHub for its servers; it counts on a unix socket too, where else the account says who one is.
     named = token if isinstance(token, Connection) else Connection("", token or "")
     if not named.token:
-        named = replace(named, token=os.environ.get("GPUKERNEL_POOL_TOKEN", ""))
+        named = replace(named, token=os.environ.get("GPUKERNEL_POOL_TOKEN", "").strip())
     if address.startswith("unix:"):
-        return Connection(address, named.token)
+        return Connection(address, _sendable(named.token))
     if are_network_addresses(address):
         found = Connection("").at(network_addresses(address, f"“{address[:200]}”"))
     else:
@@ -62,6 +72,7 @@ def connection_to(address: str | None = None, token: str | Connection | None = N
             raise PoolError(
                 f"The pool at {way.address} has no token among those of {named.names}, which are theirs alone."
             )
+        token = _sendable(token)
         # Naming an authority asks for TLS.
         plain = authority and not way.encrypted
         return Connection(f"tls://{way.address}" if plain else way.address, token, authority, certificate)

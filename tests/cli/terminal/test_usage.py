@@ -69,6 +69,8 @@ def gpukernel(*words: str, **environment: str) -> subprocess.CompletedProcess[st
         ("up --simulate v100 --worker-accounts 7", "“7” is no range of accounts"),
         ("kernelspec install --share 7", "A share lies between"),
         ("kernelspec remove", "Name the kernels to remove, or give --all."),
+        ("ps --pool 127.0.0.1:abc", "“127.0.0.1:abc” is no pool's address and no connection file"),
+        ("ps --pool a:1,b", "lists “b”, which is no pool's address"),
         ("man --install --directory x", "Give one of COMMAND, --install and --directory."),
     ],
 )
@@ -173,6 +175,15 @@ def test_hours_that_would_round_to_nothing_are_minutes() -> None:
         "11 s",
         "0",
     ]
+
+
+@pytest.mark.parametrize("token", ["🦄", "gpk0.sécret", "gpk0.se\ncret"])
+def test_a_token_that_can_be_none_is_said_before_anything_is_sent(token: str) -> None:
+    done = gpukernel("ps", "--pool", "127.0.0.1:1", GPUKERNEL_POOL_TOKEN=token)
+    assert done.stderr.startswith("gpukernel: The token has characters that no token has")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    done = gpukernel("ps", "--pool", "127.0.0.1:1", GPUKERNEL_POOL_TOKEN="gpk0.secret\r\n")
+    assert "No pool answers at 127.0.0.1:1" in done.stderr
 
 
 def test_the_page_brackets_an_argument_that_may_be_left_out_once() -> None:
