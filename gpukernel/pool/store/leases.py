@@ -446,8 +446,11 @@ class Leases:
         """Return leases, oldest first; of those that have ended, the newest hundred."""
         with contextlib.nullcontext(db) if db is not None else self._database.transaction() as db:
             steady = self._database.clock.steady()
+            # In this order: a lease that ends in between is in both, and in the other order it would be in none.
+            living = queries.NOT_OVER.read(db, steady)
             ended = queries.NEWEST_ENDED.read(db, steady) if include_ended else []
-            return ended + queries.NOT_OVER.read(db, steady)
+            over = {one.id for one in ended}
+            return ended + [one for one in living if one.id not in over]
 
     def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
         """Return every slice on `server` whose worker is not known to be dead, with its lease.
