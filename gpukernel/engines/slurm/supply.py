@@ -261,7 +261,7 @@ class Supply:
                 continue
             server = servers.get(server_name(self.offer.name, job.id, job.restarts)) if job else None
             state = self._state(record, job, server)
-            begins, ends = (job.starts, job.ends) if job is not None and not job.is_queued else (0.0, 0.0)
+            begins, ends = self._times(job)
             seen.append(
                 Seen(
                     record, job, server, Job(record.tag, state, ends, server.leases if server else 0, begins)
@@ -281,6 +281,14 @@ class Supply:
         if state is JobState.LEAVING and not record.leaving and record.tag not in self._leave:
             self._leave.add(record.tag)
             self.journal.say(f"Job {record.job} leaves: it gets no new leases.")
+
+    @staticmethod
+    def _times(job: SlurmJob | None) -> tuple[float, float]:
+        """Return when a job began and when its time is over; zeros for one that does not run."""
+        # Where one is completing, its end is that of its program, and no reason to ask for a successor.
+        if job is None or job.is_queued or job.state == "COMPLETING":
+            return 0.0, 0.0
+        return job.starts, job.ends
 
     @staticmethod
     def _state(record: JobRecord, job: SlurmJob | None, server: GpuServer | None) -> JobState:

@@ -232,6 +232,8 @@ def test_only_a_job_that_served_leaves_while_it_is_completing() -> None:
     job = SlurmJob("4711", "gpukernel.gpu.x", "COMPLETING")
     failed = JobRecord("x", 0.0, 60.0, "4711")
     assert Supply._state(failed, job, None) is JobState.STARTING  # no other one is asked for yet
+    assert Supply._times(replace(job, starts=1.0, ends=2.0)) == (0.0, 0.0)  # nor since its time were over
+    assert Supply._times(replace(job, state="RUNNING", starts=1.0, ends=2.0)) == (1.0, 2.0)
     assert Supply._state(replace(failed, served=True), job, None) is JobState.LEAVING
 
 
