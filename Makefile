@@ -5,10 +5,10 @@ comma  := ,
 BIN    := $(VENV)/bin
 PYTEST_ARGS ?=
 
-# What the native part and the generated messages are built from: a change here means a new installation.
+# What the native part and the generated messages are built from, and what is copied: a change here means a new installation.
 NATIVE := pyproject.toml CMakeLists.txt $(shell find gpukernel -name '*.proto' -o -name 'CMakeLists.txt' -o -name '*.cmake' \
             -o -name '*.cpp' -o -name '*.h' -o -name '*.inc' -o -path '*/codegen/*.py' -o -path '*/codegen/calls.txt') \
-          $(wildcard build/openssl/installed/lib64/libssl.a)
+          $(shell find labextension/built -type f) $(wildcard build/openssl/installed/lib64/libssl.a)
 
 # The simulated GPU's instruction handlers are compiled once per level of x86-64.  Packages and tests have every level; a
 # first `make demo` compiles this machine's only, or it would take a minute longer.
