@@ -21,8 +21,9 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from benchmarks.decisions import HOLDER, PromptServer
+from benchmarks.decisions import HOLDER, SLICE, PromptServer, Times
 from benchmarks.report import Table
+from gpukernel.client.pool import PoolClient
 from gpukernel.common.model import Lease, SliceRequest
 from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.leases.manager import LeaseManager
@@ -113,7 +114,7 @@ async def _stand(number: int, *, each_waits: bool) -> None:
                     db.execute(sa.text("SET SESSION synchronous_commit = on"))
             agents = [BeatingServer(manager, 2, f"p{number}-{n}") for n in range(AGENTS)]
             beating = asyncio.create_task(_beat(agents))
-            print("here", flush=True)
+            print("here", pool.address, flush=True)
             loop = asyncio.get_running_loop()
             while line := await loop.run_in_executor(None, sys.stdin.readline):
                 command, *arguments = line.split()
@@ -156,10 +157,11 @@ async def _cycle(manager: LeaseManager, key: str, server: str) -> None:
 
 
 class Process:
-    """A pool of `stand`."""
+    """A pool of `stand`, at `address`."""
 
     def __init__(self, program: asyncio.subprocess.Process) -> None:
         self._program = program
+        self.address = ""
 
     @classmethod
     async def start(cls, url: str, number: int, *, each_waits: bool) -> Process:
@@ -174,7 +176,8 @@ class Process:
             env={**os.environ, "GPUKERNEL_DATABASE": url},
         )
         process = cls(program)
-        if await process.answer() != "here":
+        here, _, process.address = (await process.answer()).partition(" ")
+        if here != "here":
             raise RuntimeError("a pool did not start")
         return process
 
@@ -318,6 +321,7 @@ async def measure() -> list[Table]:
         notes=f"{AGENTS} agents, one heartbeat in {HEARTBEAT_SECONDS:g} s each; rows by PostgreSQL's own count.",
     )
     with postgresql() as address:
+        granted = await _for_a_client(address)
         for count in (2, 3):
             found = await _following(_database(address, f"followed{count}"), count)
             followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
@@ -325,7 +329,25 @@ async def measure() -> list[Table]:
         await _add_rates(address, rates)
     with postgresql(slower=SLOWER_MS) as address:
         await _add_rates(address, rates)
-    return [followed, rates, beats]
+    return [granted, followed, rates, beats]
+
+
+async def _for_a_client(address: str, live: int = 400, count: int = 600) -> Table:
+    """Measure acquire to grant on PostgreSQL beside `live` leases, from a client in another process than the pool."""
+    granting = Times()
+    async with running(address, "client", 1) as (pool,), PoolClient(pool.address) as client:
+        for number in range(live):
+            await client.acquire_now(f"live {number}", SLICE, HOLDER, ttl_seconds=3600)
+        for number in range(count):
+            with granting:
+                lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
+            await client.release(lease.id)
+    return Table(
+        f"A grant for a client on PostgreSQL beside {live} live leases",
+        ["median", "p99", "client's processor", "aim"],
+        [[*granting.figures(), "p99 ≤ 25 ms"]],
+        notes=f"Acquire to grant, {count} one after the other, the lease on disk; one pool. Load of the machine's {os.cpu_count()} processors after: {os.getloadavg()[0]:.1f}.",
+    )
 
 
 async def _add_rates(address: str, rates: Table) -> None:
