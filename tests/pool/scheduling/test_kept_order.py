@@ -48,7 +48,7 @@ from tests.pool.test_model import (
 __all__ = ["_server"]
 
 # Quotas of people's own, of each kind, that are soon reached, beside those of the model.
-OWN = (
+OWN: tuple[dict[str, Bounds], ...] = (
     {},
     {"person:*": Bounds(leases=1)},
     {"person:*": Bounds(devices=0.3), "student:phys": Bounds(memory_mib=8192)},
@@ -278,7 +278,8 @@ class KeptOrderMachine(PoolMachine):
         self.patches = [mock.patch.object(RequestQueue, "run_cycle", _twice(self.tally))]
         self.patches[0].start()
         self.half_life = 0.0
-        self.own, self.reserved = dict[str, Bounds](), set[Reservation]()
+        self.own: dict[str, Bounds] = {}
+        self.reserved: set[Reservation] = set()
         super().__init__()
 
     @initialize(

@@ -23,6 +23,7 @@ from gpukernel.pool.domain.quota import HOUR, period_end
 from gpukernel.pool.scheduling import own_quotas
 from gpukernel.pool.scheduling.making_way import SETTLES
 from gpukernel.pool.scheduling.own_quotas import OwnQuotas
+from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.pending_requests import ABSENT, PendingRequests
 from gpukernel.pool.store import changes, quota_usage, schema
 from gpukernel.pool.store.store import Store
@@ -303,7 +304,7 @@ def another_pools(world: World, key: str, share: float, holder: Holder) -> None:
         other = PendingRequests(world.store, "other")
         other.refresh(db, row.queue_version)
         wanted = SliceRequest(share=share, priority="batch")
-        request = own_quotas.PendingRequest(
+        request = PendingRequest(
             key,
             wanted,
             holder,
@@ -353,7 +354,7 @@ def test_a_request_ahead_that_is_given_up_or_made_smaller(tmp_path: Path) -> Non
         world.manager.schedule()
         assert held(world) == {"also", "b"}
         wanted = SliceRequest(share=0.02, priority="batch")
-        again = asyncio.create_task(anext(world.manager.acquire("also", wanted, ML, -1, 3600)))
+        again = asyncio.ensure_future(anext(world.manager.acquire("also", wanted, ML, -1, 3600)))
         while not again.done():
             await asyncio.sleep(0)
         world.manager.schedule()
