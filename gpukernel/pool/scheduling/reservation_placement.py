@@ -24,6 +24,7 @@ from gpukernel.pool.domain.placement import MIB, DeviceClass
 from gpukernel.pool.scheduling.reserved_device import Claimed, Demand, ReservedDevice, outstanding
 from gpukernel.pool.store import schema
 from gpukernel.pool.store.devices import PlacedDevices
+from gpukernel.pool.store.lease_queries import LEASE_ENDS, STOPS
 from gpukernel.pool.store.store import Store
 
 __all__ = ["ReservationPlacements"]
@@ -242,9 +243,9 @@ class ReservationPlacements:
         )
         for reserved in on.values():
             reserved.held = {}
-        wanted = {"devices": list(device_ids), "courses": sorted(courses)}
+        wanted = {"devices": list(device_ids), "courses": sorted(courses), "since": self._now - STOPS}
         for row in self._db.execute(_HELD, wanted):
-            until = math.inf if row.until is None else max(row.until + self.ahead, self._now + 1)
+            until = math.inf if row.ends is None else max(row.ends + self.ahead, self._now + 1)
             on[row.device_id].held.setdefault(row.course, []).append((until, row.size))
         return profiles
 
@@ -258,12 +259,11 @@ _HELD = (
     sa.select(
         schema.slices.c.device_id,
         schema.leases.c.course,
-        schema.leases.c.until,
-        schema.total(schema.slices.c.memory_bytes).label("size"),
+        LEASE_ENDS,
+        schema.slices.c.memory_bytes.label("size"),
     )
     .join(schema.leases, schema.leases.c.id == schema.slices.c.lease_id)
     .where(*_IN_USE, schema.leases.c.course.in_(sa.bindparam("courses", expanding=True)))
-    .group_by(schema.slices.c.device_id, schema.leases.c.course, schema.leases.c.until)
 )
 
 

@@ -148,20 +148,20 @@ RECORD_USAGE = CompiledSql(
     )
 )
 # One that gives way ends then at the latest, and one that is ending at once, as long as it does not take long.
-_ENDS = sa.case(
+LEASE_ENDS = sa.case(
     (sa.and_(ENDING, leases.c.ended >= sa.bindparam("since")), sa.literal_column("0.0")),
     (sa.or_(leases.c.until.is_(None), leases.c.gives_way < leases.c.until), leases.c.gives_way),
     else_=leases.c.until,
 ).label("ends")
 ENDS_ON_DEVICES = CompiledSql(
-    sa.select(slices.c.device_id, _ENDS, slices.c.memory_bytes)
+    sa.select(slices.c.device_id, LEASE_ENDS, slices.c.memory_bytes)
     .join(leases, leases.c.id == slices.c.lease_id)
     .where(
         slices.c.device_id.in_(sa.bindparam("devices", expanding=True)),
         IN_USE,
-        _ENDS.element.is_not(None),
+        LEASE_ENDS.element.is_not(None),
     )
-    .order_by(_ENDS.element)
+    .order_by(LEASE_ENDS.element)
     .limit(sa.bindparam("most"))
 )
 LEASE = CompiledSql(sa.select(leases).where(leases.c.id == sa.bindparam("lease")))

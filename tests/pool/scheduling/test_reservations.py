@@ -733,6 +733,22 @@ def test_several_reservations_on_one_device_never_claim_more_than_it_has(tmp_pat
     in_world(tmp_path, tell)
 
 
+def test_a_lease_that_is_ending_is_no_part_of_what_its_course_has_reserved(database: str) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("m", 0.25, wait=0, holder=ML)
+        world.agent.prompt = False  # its worker takes a moment to end
+        world.manager.end(lease.id, "done")
+        reserve(world, window(world, 2, 4, 0.75, "ml"), window(world, 3, 5, 1.0, "phys"))
+        await refused(world, "a", 0.9, Holder("dora"))
+        with world.store.reader.connect() as db:
+            total = db.execute(sa.select(sa.func.sum(schema.reservation_placements.c.bytes))).scalar_one()
+        assert total == 2**35  # the device's, where it was a quarter more
+        check_placements(world.store, world.now)
+        world.agent.stop()
+
+    in_world(database, tell)
+
+
 def test_another_pool_on_the_database_keeps_the_same_reservation(new_postgresql: Callable[[], str]) -> None:
     async def tell() -> None:
         url = new_postgresql()
