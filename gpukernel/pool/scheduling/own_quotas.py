@@ -75,8 +75,8 @@ class OwnQuotas:
         self._turns: dict[str, None] = {}  # people with bounds, who was looked at last comes last
 
     def forget(self) -> None:
-        """Look at everybody in the next decision."""
-        self._everybody = True
+        """Look at everybody in the next decision, and take nothing for read of the change log, whose numbers a database that has gone back gives anew."""
+        self._everybody, self._number = True, None
 
     def mark(self) -> None:
         """Begin a transaction that `restore` may take back."""
@@ -132,7 +132,7 @@ class OwnQuotas:
     ) -> set[str]:
         """Return the people for whom bounds, devices, books or the time may have changed something."""
         index, people = self._index, set[str]()
-        everybody = self._everybody
+        everybody, self._everybody = self._everybody, True  # until it is known who, should a statement fail
         if policy.quotas is not self._quotas:
             everybody |= policy.quotas != self._quotas
             self._quotas = policy.quotas

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import sqlalchemy as sa
 
 from gpukernel.common.bounds import Account, Bounds
 from gpukernel.common.course import Course
@@ -408,6 +409,43 @@ def test_a_database_that_has_gone_back(tmp_path: Path) -> None:
         assert has(world, "b")
 
     story(tmp_path, tell)
+
+
+def test_commits_of_another_pool_that_are_lost(new_postgresql: Callable[[], str]) -> None:
+    async def tell(world: World) -> None:
+        lease, other = await full(world), Store(url)
+        for _ in range(3):
+            with other.deciding():
+                other.changes.lease("told", lease.id)
+        world.manager.schedule()
+        with world.store.engine.begin() as db:  # as PostgreSQL's crash may leave it: the numbers come again
+            newest = db.execute(sa.select(sa.func.max(schema.changes.c.number))).scalar_one()
+            db.execute(schema.changes.delete().where(schema.changes.c.number > newest - 3))
+        for forget in world.store.on_renewed:
+            forget()
+        world.manager.schedule()
+        assert held(world) == {"b"}
+        other.leases.end(lease.id, "released", world.now)
+        world.manager.schedule()
+        assert has(world, "b")
+
+    url = new_postgresql()
+    story(url, tell)
+
+
+def test_a_statement_that_fails_when_the_log_was_read(database: str) -> None:
+    async def tell(world: World) -> None:
+        lease = await full(world)
+        world.store.leases.end(lease.id, "released", world.now)
+        with (
+            mock.patch.object(own_quotas, "PEOPLE_OF", mock.Mock(**{"rows.side_effect": TimeoutError})),
+            pytest.raises(TimeoutError),
+        ):
+            world.manager.schedule()
+        world.manager.schedule()
+        assert has(world, "b")
+
+    story(database, tell)
 
 
 def test_a_decision_that_is_taken_back(database: str) -> None:
