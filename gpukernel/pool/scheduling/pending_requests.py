@@ -17,6 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.common.policy import Policy
 from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.own_quotas import OwnQuotas
 from gpukernel.pool.scheduling.pending_request import PendingRequest
@@ -75,6 +76,8 @@ class PendingRequests:
         self._store = store
         self._pool = pool
         self._version = -1
+        self._policy: Policy | None = None  # whose roles they have
+        self._policy_before: Policy | None = None
         self.by_key: dict[str, PendingRequest] = {}
         self.index = QueueIndex()
         self.own = OwnQuotas(self.index)
@@ -102,6 +105,7 @@ class PendingRequests:
     def mark(self) -> None:
         """Remember how things are, for `restore`."""
         self._before = self._version, {}
+        self._policy_before = self._policy
         self.own.mark()
 
     def restore(self) -> None:
@@ -110,6 +114,7 @@ class PendingRequests:
         self._change(dict(before))
         self.own.restore()
         self._version = version if self._version >= 0 else -1
+        self._policy = self._policy_before
 
     def refresh(self, db: sa.Connection, version: int) -> None:
         """Read the table where its version has grown, and which pools are alive where anybody waits."""
@@ -119,7 +124,21 @@ class PendingRequests:
             self._change(gone | {key: one for key, one in found.items() if self.by_key.get(key) != one})
             self.doubtful |= set(found)
             self._version = version
+            self._policy = None
         self._seen = last_seen(db) if self.by_key else {}
+
+    def have_roles(self, db: sa.Connection, policy: Policy) -> None:
+        """Give those who wait the roles that they have in their courses by a policy that is new; who is in a course no more keeps the last one.
+
+        A role that is not the member's any more has other bounds than the database holds the member to, which would refuse the whole decision.
+        """
+        if policy is self._policy:
+            return
+        for request in list(self.by_key.values()):
+            role = policy.role_in(request.course, request.holder.person) if request.course else ""
+            if role and role != request.role:
+                self.put(db, replace(request, role=role))
+        self._policy = policy
 
     def _change(self, now: dict[str, PendingRequest | None]) -> None:
         """Let these requests be so in memory; None: gone."""

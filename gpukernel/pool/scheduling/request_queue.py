@@ -196,6 +196,7 @@ class RequestQueue:
                 self._requests.mark()
                 index = self._requests.index
                 index.age(now)
+                self._requests.have_roles(db, policy)
                 if newcomer is not None:
                     old = index.requests.get(newcomer.key)  # perhaps of another pool's on this database
                     if own_key and old is not None and old.holder.person != newcomer.holder.person:

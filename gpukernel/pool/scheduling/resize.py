@@ -174,7 +174,8 @@ def _promise_more(
         new_share - row.share, sum(more.values()), largest, interactive=row.priority == "interactive"
     )
     whose = quota_usage.accounts_of(row.person, row.course)
-    roles = dict.fromkeys(whose, row.role)
+    # As the database does, which would refuse what the role of the grant may have and the one of now may not.
+    roles = dict.fromkeys(whose, policy.role_in(row.course, row.person) or row.role)
     # The lease is held already: only its size is new.
     levels = [
         replace(standing, leases=max(standing.leases - 1, 0))
@@ -219,9 +220,7 @@ def _promise_more(
                 .where(devices.c.id == device_id)
                 .values(promised_bytes=devices.c.promised_bytes + grown)
             )
-        quota_usage.charge(
-            db, policy, whose, row.role, claim.share, claim.memory, now, leases=0, priority=row.priority
-        )
+        quota_usage.charge(db, policy, whose, claim.share, claim.memory, now, leases=0, priority=row.priority)
     except IntegrityError as error:
         raise Refused("failed", f"The pool's books do not agree: {error.orig}.") from None
     _write_size(db, row.id, new_share, row.memory_bytes + claim.memory, now)
@@ -266,7 +265,6 @@ def capped(store: Store, lease_id: str, device_id: str, memory_bytes: int, now: 
                 db,
                 store.policy.current(db),
                 whose,
-                row.role,
                 row.share - share,
                 freed,
                 now,

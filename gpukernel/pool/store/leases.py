@@ -110,7 +110,7 @@ class Leases:
         try:
             ceilings.promise(db, placed, within)
             quota_usage.charge(
-                db, policy, whose, role, share, memory, now, priority=priority, bounded=not by_engine
+                db, policy, whose, share, memory, now, priority=priority, bounded=not by_engine
             )
             epoch = queries.NEXT_EPOCH.first(db).epoch
             values = {
@@ -231,7 +231,7 @@ class Leases:
             policy = self._policy.current(db, row.policy_version)
             whose = quota_usage.accounts_of(lease.person, lease.course)
             held = lease.share, lease.memory_bytes
-            quota_usage.refund(db, policy, whose, lease.role, *held, now, priority=lease.priority)
+            quota_usage.refund(db, policy, whose, *held, now, priority=lease.priority)
 
     def inside(self, lease_id: str) -> list[str]:
         """Return the ids of leases inside of a ceiling that are not over."""

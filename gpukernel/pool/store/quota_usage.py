@@ -176,7 +176,6 @@ def _change(
     db: sa.Connection,
     policy: Policy,
     whose: Sequence[Account],
-    role: str,
     amounts: tuple[int, int, int],
     priority: str,
     now: float,
@@ -188,7 +187,7 @@ def _change(
     new, changes = [], []
     for account in whose:
         row = rows.get(account)
-        bounds = policy.bounds(account, role)
+        bounds = policy.account_bounds(account)  # of the role now, not of the one at the grant
         if row is None:
             first = {"kind": account.kind, "course": account.course, "person": account.person}
             new.append(first | ceilings(bounds, 0, 0, 0, 0))
@@ -218,7 +217,6 @@ def charge(
     db: sa.Connection,
     policy: Policy,
     whose: Sequence[Account],
-    role: str,
     share: int,
     memory: int,
     now: float,
@@ -231,7 +229,7 @@ def charge(
 
     Without `bounded` no quota refuses it: it counts, and nothing more is granted within a quota that it has filled.
     """
-    _change(db, policy, whose, role, (share, memory, leases), priority, now, bounded=bounded)
+    _change(db, policy, whose, (share, memory, leases), priority, now, bounded=bounded)
 
 
 def add_time(
@@ -249,7 +247,6 @@ def refund(
     db: sa.Connection,
     policy: Policy,
     whose: Sequence[Account],
-    role: str,
     share: int,
     memory: int,
     now: float,
@@ -258,4 +255,4 @@ def refund(
     priority: str = "interactive",
 ) -> None:
     """Take what has become free out of the totals."""
-    _change(db, policy, whose, role, (-share, -memory, -leases), priority, now, bounded=False)
+    _change(db, policy, whose, (-share, -memory, -leases), priority, now, bounded=False)

@@ -242,7 +242,7 @@ def test_the_database_itself_refuses_what_is_above_a_quota(tmp_path: Path) -> No
         await world.get("a", 0.5, holder=ANNA)
         whose = quota_usage.accounts_of("ben", "ml101")
         with pytest.raises(IntegrityError, match="share_within_quota"), world.store.deciding() as (db, _):
-            quota_usage.charge(db, world.store.policy.current(db), whose, "student", 10_000, 1, world.now)
+            quota_usage.charge(db, world.store.policy.current(db), whose, 10_000, 1, world.now)
         with pytest.raises(IntegrityError, match="within_quota"), world.store.engine.begin() as db:
             db.execute(sa.update(schema.quota_usage).values(leases_held=-1))
 
