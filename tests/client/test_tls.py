@@ -58,7 +58,7 @@ def test_what_is_no_connection_file_is_named_with_its_line(secured: Secured, tmp
     ):
         file.write_text(text)
         assert words in ask(str(file), 1)
-    assert "is no pool's address and no connection file" in ask(str(tmp_path / "missing.pool"), 1)
+    assert "is no pool's address and no connection file" in ask(str(tmp_path / "missing.pool"), 2)
     assert "cannot be read from /nowhere/ca.pem: No such file" in ask(
         "tls://h:1", 1, GPUKERNEL_POOL_CA="/nowhere/ca.pem"
     )
