@@ -190,10 +190,9 @@ class Supply:
             if tag not in known and not job.is_over and tag.isalnum():
                 self.journal.say(f"Job {job.id} is adopted.")
                 self.records.save(JobRecord(tag, self.clock(), self.settings.seconds, job.id))
-        for record in known.values():
-            if record.job and not record.served and not self._servers(record).isdisjoint(servers):
-                self.records.save(record, served=True)
-        for record in self.records.all().values():
+        for before in known.values():
+            lends = before.job and not before.served and not self._servers(before).isdisjoint(servers)
+            record = self.records.save(before, served=True) if lends else before
             job_or_none = listed.get(record.tag)
             if record.over:
                 await self._forget(client, record)

@@ -35,7 +35,7 @@ def test_a_form_that_never_ends_loses_its_connection(monkeypatch: pytest.MonkeyP
 
 
 def test_every_field_for_a_line_of_text_has_its_longest() -> None:
-    """What is longer is refused as a whole form, on a page of its own: the browser takes no more."""
+    """A longer text has the whole form refused, on a page of its own: the browser takes no more."""
     templates = Path(hub_spawner.console.__path__[0]) / "templates"
     fields = {
         (path.name, field)
