@@ -113,8 +113,8 @@ async def _run(
         finally:
             try:
                 over = await client.release(lease.id, OVER)
-                if lease.mode == "direct" and over.end_reason != OVER:
-                    # The program was ended with its slice, and could not say why itself.
+                if over.end_reason != OVER:
+                    # A program that has not called CUDA since then, or was ended with its slice, could not say it.
                     complain(f"the slice was taken back: {over.end_reason}.")
             except PoolError as error:
                 complain(f"{error} The slice goes back by itself when its time is over.")

@@ -39,6 +39,16 @@ def test_run_says_what_cannot_be_run(shared_pool: Pool, tmp_path: Path) -> None:
     assert "Permission denied" in denied.stderr
 
 
+def test_run_says_that_the_slice_ended_though_the_program_has_not_looked(shared_pool: Pool) -> None:
+    program = shared_pool.start_on_slice("print('on', flush=True)\ninput()", "-p", "0.02", "--at-most", "1s")
+    assert program.stdout is not None
+    assert program.stdout.readline() == "on\n"
+    eventually(lambda: not [lease for lease in shared_pool.leases()[0] if lease.state == "live"])
+    said = program.communicate("\n", timeout=20)[1]
+    assert program.returncode == 0
+    assert "gpukernel: the slice was taken back: " in said
+
+
 def test_run_passes_signals_on(shared_pool: Pool) -> None:
     code = "import signal, sys, time\nsignal.signal(signal.SIGUSR1, lambda *a: sys.exit(33))\nprint('on', flush=True)\ninput()"
     program = shared_pool.start_on_slice(code)
