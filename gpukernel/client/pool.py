@@ -25,6 +25,7 @@ from gpukernel.common.address import MADE_BY, ON_BEHALF, REFUSAL, RETRY_AFTER, T
 from gpukernel.common.connection import Connection, connection_to, tls_trouble
 from gpukernel.common.errors import (
     LeaseEnded,
+    NoPoolAnswers,
     NotAllowed,
     PoolError,
     PoolUnreachable,
@@ -221,8 +222,8 @@ class PoolClient:
         trouble = next(filter(None, troubles), "")
         return PoolUnreachable(trouble) if trouble else unreachable
 
-    def _unreachable(self) -> PoolUnreachable:
-        return PoolUnreachable(
+    def _unreachable(self) -> NoPoolAnswers:
+        return NoPoolAnswers(
             say(
                 "No pool answers at %(address)s; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.",
                 address=self.address,

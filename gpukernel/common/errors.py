@@ -8,6 +8,7 @@ __all__ = [
     "DatabaseLost",
     "LeaseEnded",
     "NoAddress",
+    "NoPoolAnswers",
     "NotAllowed",
     "PoolError",
     "PoolUnreachable",
@@ -23,6 +24,10 @@ class PoolError(Exception):
 
 class PoolUnreachable(PoolError):
     """An error: nobody answers at the pool's address, or the connection broke."""
+
+
+class NoPoolAnswers(PoolUnreachable):
+    """An error: at none of the pool's addresses does anybody answer; the text says how to start a pool."""
 
 
 class DatabaseLost(PoolError):

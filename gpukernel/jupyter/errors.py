@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from gpukernel.common.errors import NoPoolAnswers
+
 __all__ = ["SliceUnavailable", "problem_words"]
 
 AWAY = "The GPU pool does not answer now; what runs on a slice goes on. If this lasts, tell whoever runs this JupyterHub."
@@ -15,7 +17,6 @@ class SliceUnavailable(RuntimeError):
 
 def problem_words(error: Exception) -> str:
     """Return why the pool said nothing, as one sentence for the person here: of a JupyterHub's people nobody can start a pool."""
-    said = str(error)
-    if "JUPYTERHUB_USER" in os.environ and said.startswith("No pool answers"):
+    if "JUPYTERHUB_USER" in os.environ and isinstance(error, NoPoolAnswers):
         return AWAY
-    return said or "The pool is slow to answer."
+    return str(error) or "The pool is slow to answer."
