@@ -12,6 +12,7 @@ from gpukernel.cli.terminal.formats import Format, FormatOption, chosen, present
 from gpukernel.cli.terminal.listing import Column, Listing
 from gpukernel.cli.terminal.output import USAGE, Problem
 from gpukernel.cli.terminal.usage import Group
+from gpukernel.common.bounds import plain_number
 
 if TYPE_CHECKING:
     from gpukernel.client.reservations import KnownReservation
@@ -117,7 +118,7 @@ def list_(
             Column("Reservation", lambda one: one.reservation.id),
             Column("Course", lambda one: one.reservation.course, least=8),
             Column("When", lambda one: one.reservation.when(), least=16),
-            Column("Devices", lambda one: f"{one.reservation.devices:g}", right=True),
+            Column("Devices", lambda one: plain_number(one.reservation.devices), right=True),
             Column("Model", lambda one: one.reservation.model or "any", drop=3),
             Column("Next window", _next, drop=2),
             Column("Room", lambda one: f"{one.ready:.2g}" if one.next_begins else "", drop=4, right=True),

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from gpukernel.client.admin import AuditEntry
+from gpukernel.common.bounds import plain_number
 from gpukernel.common.course_entries import BOUNDS
 
 __all__ = [
@@ -53,7 +54,7 @@ def plain_duration(seconds: float) -> str:
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= size and seconds % size == 0:
             return f"{seconds // size:.0f}{unit}"
-    return f"{seconds:g}s"
+    return f"{plain_number(seconds)}s"
 
 
 def plain_bound(name: str, value: str) -> str:
@@ -66,7 +67,7 @@ def plain_bound(name: str, value: str) -> str:
         return plain_duration(number)
     if name == "memory" and number >= 1024 and number % 1024 == 0:
         return f"{number / 1024:.0f}GiB"
-    return f"{number:g}"
+    return plain_number(number)
 
 
 def differences(entry: AuditEntry) -> list[Change]:
@@ -173,4 +174,4 @@ def _entries(was: str, now: str, name: str) -> Iterator[Change]:
 def _words(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return plain_number(value) if isinstance(value, float) else str(value)

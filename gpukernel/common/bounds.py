@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from decimal import Decimal
 from typing import NamedTuple
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Subject",
     "check_bounds",
     "millionths",
+    "plain_number",
 ]
 
 MILLION = 1_000_000
@@ -31,6 +33,11 @@ MOST_WAITING = 20
 def millionths(share: float) -> int:
     """Return a share of a device in whole millionths."""
     return round(share * MILLION)
+
+
+def plain_number(value: float) -> str:
+    """Return `value` to nine places as people write it: every digit and no exponent, so that whoever reads it has the same number."""
+    return f"{Decimal(repr(round(float(value), 9))).normalize():f}"
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ import zoneinfo
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpukernel.common.bounds import plain_number
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import day_words, say
 
@@ -98,9 +99,7 @@ class Reservation:
         return f"{days} {clock(self.begins)}–{clock(self.ends)}"
 
     def __str__(self) -> str:
-        return (
-            f"{self.when()} {self.devices:g} {self.model or 'devices'}{', preempts' if self.preempt else ''}"
-        )
+        return f"{self.when()} {plain_number(self.devices)} {self.model or 'devices'}{', preempts' if self.preempt else ''}"
 
 
 def clock(minutes: int) -> str:
@@ -234,9 +233,9 @@ def conflict(
                 figures = {
                     "when": moment(at, now - 86400, zone),
                     "course": new.course,
-                    "most": f"{quota:g}",
-                    "own": f"{own:g}",
-                    "more": f"{new.devices:g}",
+                    "most": plain_number(quota),
+                    "own": plain_number(own),
+                    "more": plain_number(new.devices),
                 }
                 if own:
                     return say(
@@ -284,7 +283,7 @@ def _too_much(new: Reservation, others: Sequence[Reservation], capacity: Mapping
             by: dict[str, float] = {}
             for other in there:
                 by[other.course] = by.get(other.course, 0.0) + other.devices
-            whose = ", ".join(f"{course} {devices:g}" for course, devices in sorted(by.items()))
+            whose = ", ".join(f"{course} {plain_number(devices)}" for course, devices in sorted(by.items()))
             names = (
                 new.model
                 if union == ours and new.model
@@ -292,12 +291,12 @@ def _too_much(new: Reservation, others: Sequence[Reservation], capacity: Mapping
                 if len(union) < 4
                 else say("devices")
             )
-            figures = {"whole": f"{whole:g}", "names": names, "more": f"{new.devices:g}"}
+            figures = {"whole": plain_number(whole), "names": names, "more": plain_number(new.devices)}
             if not there:
                 return say("the pool has %(whole)s %(names)s; %(more)s do not fit.", **figures)
             return say(
                 "%(taken)s of %(whole)s %(names)s are reserved already (%(whose)s); %(more)s do not fit.",
-                taken=f"{taken:g}",
+                taken=plain_number(taken),
                 whose=whose,
                 **figures,
             )

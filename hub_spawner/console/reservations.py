@@ -10,6 +10,7 @@ from types import MappingProxyType, SimpleNamespace
 from tornado.web import HTTPError
 
 from gpukernel.client.reservations import KnownReservation
+from gpukernel.common.bounds import plain_number
 from gpukernel.common.course_entries import MOST_DEVICES, expected_bound
 from gpukernel.common.i18n import say
 from gpukernel.common.reservation_entry import parse_time
@@ -39,7 +40,7 @@ def reservation_values(page: Page, course: CourseInfo, reserved: Reserved) -> di
         SimpleNamespace(
             id=known.reservation.id,
             when=_when(known.reservation, days),
-            devices=f"{known.reservation.devices:g}",
+            devices=plain_number(known.reservation.devices),
             model=known.reservation.model,
             preempt=known.reservation.preempt,
             begins=known.next_begins,
@@ -120,7 +121,7 @@ class NewReservation(Page):
                 "on": new.on,
                 "begins": clock(new.begins),
                 "ends": clock(new.ends),
-                "devices": f"{new.devices:g}",
+                "devices": plain_number(new.devices),
                 "model": new.model,
                 "preempt": "yes" if new.preempt else "",
             },

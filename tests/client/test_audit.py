@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from gpukernel.client.admin import AuditEntry
-from gpukernel.client.audit import differences, matching_entries, sentence
+from gpukernel.client.audit import differences, matching_entries, plain_bound, sentence
+from gpukernel.common.bounds import plain_number
+from gpukernel.common.course_entries import parse_bound
 
 
 def entry(action: str, subject: str, before: object, after: object, when: float = 0.0) -> AuditEntry:
@@ -94,3 +98,18 @@ def test_entries_are_filtered_by_who_what_and_when() -> None:
     assert matching_entries(entries, about="parallel") == entries[1:]
     assert matching_entries(entries, who="anna") == []
     assert matching_entries(entries, who="PRO", since=15) == entries[1:]
+
+
+NUMBERS = st.decimals(0, 100_000, places=3).map(float) | st.integers(0, 100_000).map(float)
+
+
+@given(st.sampled_from(["devices", "memory", "leases", "gpu_hours_per_term", "longest_lease"]), NUMBERS)
+@example("memory", 1_234_567.0)  # 1.23457e+06 was saved as 1,234,570
+@example("longest_lease", 1_000_001.0)
+@example("devices", 1e-08)
+def test_saving_what_a_form_shows_changes_nothing(name: str, value: float) -> None:
+    if name in ("memory", "leases", "longest_lease"):
+        value = max(1.0, float(int(value)))
+    shown = plain_bound(name, plain_number(value))
+    assert "e" not in shown
+    assert parse_bound(name, shown)[1] == value

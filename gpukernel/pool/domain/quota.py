@@ -15,7 +15,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpukernel.common.bounds import MILLION, OPEN, Account, Bounds, millionths
+from gpukernel.common.bounds import MILLION, OPEN, Account, Bounds, millionths, plain_number
 from gpukernel.common.i18n import day_words, say
 from gpukernel.common.model import Device, SliceRequest
 from gpukernel.pool.domain.placement import DeviceClass, slice_bytes
@@ -271,7 +271,7 @@ def refusal(
                     who=who,
                     used=f"{spent / HOUR:.1f}",
                     its=its,
-                    most=f"{hours:g}",
+                    most=plain_number(hours),
                     period=_PERIOD_WORDS[period],
                 )
                 if not end:

@@ -10,7 +10,7 @@ from typing import Any
 import pydantic
 import sqlalchemy as sa
 
-from gpukernel.common.bounds import EVERYBODY, MILLION, Account, Bounds, Subject, millionths
+from gpukernel.common.bounds import EVERYBODY, MILLION, Account, Bounds, Subject, millionths, plain_number
 from gpukernel.common.course_entries import BOUNDS, NO_TITLE, CourseEntry, parse_bound
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
@@ -248,7 +248,7 @@ def _over(name: str, limit: float, standings: Iterable[Standing], subject: Subje
     ]
     if not over:
         return []
-    text = f"{limit:g}"
+    text = plain_number(limit)
     if subject.kind in ("pool", "course"):
         what = "The pool" if subject.kind == "pool" else f"Course {subject.course}"
         sentence = (
@@ -292,8 +292,8 @@ def _larger(name: str, limit: float, held: Iterable[Lease]) -> list[Effect]:
     names = tuple(sorted({lease.holder.person for lease in larger}))
     count = len(larger)
     slices = "1 slice is" if count == 1 else f"{count} slices are"
-    sentence = f"{slices} larger than the new limit of {limit:g}; they stay until they end."
-    return [Effect("over", name, f"{limit:g}", names, count, sentence)]
+    sentence = f"{slices} larger than the new limit of {plain_number(limit)}; they stay until they end."
+    return [Effect("over", name, plain_number(limit), names, count, sentence)]
 
 
 def _running(name: str, limit: float | None, held: list[Lease]) -> list[Effect]:
@@ -303,7 +303,7 @@ def _running(name: str, limit: float | None, held: list[Lease]) -> list[Effect]:
     count = len(held)
     slices = "1 slice held now keeps its" if count == 1 else f"{count} slices held now keep their"
     sentence = f"{slices} old limit ({name}); the new one is for slices from now on."
-    return [Effect("running", name, "" if limit is None else f"{limit:g}", names, count, sentence)]
+    return [Effect("running", name, "" if limit is None else plain_number(limit), names, count, sentence)]
 
 
 def _hopeless(

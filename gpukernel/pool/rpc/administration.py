@@ -17,7 +17,7 @@ import gpukernel.common.proto.admin_pb2 as pb
 import gpukernel.common.proto.admin_pb2_grpc as rpc
 from gpukernel.common import messages
 from gpukernel.common.address import MOST_ADDRESSES
-from gpukernel.common.bounds import MILLION, Account, Bounds
+from gpukernel.common.bounds import MILLION, Account, Bounds, plain_number
 from gpukernel.common.connection import Connection
 from gpukernel.common.course_entries import BOUNDS
 from gpukernel.common.course_file import read_courses, write_courses
@@ -388,7 +388,9 @@ def _bounds(subject: str, bounds: Bounds, standing: Standing | None, waiting: in
         }
     for name, ours in BOUNDS.items():
         if (value := getattr(bounds, ours)) is not None:
-            yield pb.QuotaLine(subject=subject, bound=name, value=f"{value:g}", used=used.get(name, ""))
+            yield pb.QuotaLine(
+                subject=subject, bound=name, value=plain_number(value), used=used.get(name, "")
+            )
 
 
 def _sees(access: Access, policy: Policy, line: pb.QuotaLine) -> bool:
