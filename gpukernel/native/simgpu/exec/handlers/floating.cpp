@@ -2,6 +2,7 @@
 // processor's: the decoder puts "mode" operations around what asks for another one.
 #include <immintrin.h>
 
+#include "simgpu/exec/handlers/functions.h"
 #include "simgpu/exec/handlers/lanes.h"
 #include "simgpu/exec/handlers/tables.h"
 
@@ -176,7 +177,6 @@ void fuse_polynomials(Warp& w, const Op& first) {
 #endif
 
 #define UN(name, D, A, expr) {name, un<D, A, [](A a) -> D { return (expr); }>, true}
-#define EACH(name, D, A, expr) {name, each<D, A, [](A a) -> D { return (expr); }>}
 #define BIN(name, T, expr) {name, bin<T, T, T, [](T a, T b) -> T { return (expr); }>, true}
 #define TRI(name, T, expr) {name, tri<T, T, T, T, [](T a, T b, T c) -> T { return (expr); }>, true}
 // After the @: which operands are constants; the others are registers.
@@ -214,15 +214,15 @@ const HandlerEntry entries[] = {
 #endif
     BIN("min.NaN.f32", f32, least_nan(a, b)),
     BIN("max.NaN.f32", f32, most_nan(a, b)),
-    EACH("rsqrt.f32", f32, f32, static_cast<f32>(1.0 / sqrt(static_cast<f64>(a)))),
-    EACH("rsqrt.f64", f64, f64, 1.0 / sqrt(a)),
-    EACH("sin.f32", f32, f32, sinf(a)),
-    EACH("cos.f32", f32, f32, cosf(a)),
-    EACH("lg2.f32", f32, f32, log2f(a)),
-    EACH("ex2.f32", f32, f32, exp2f(a)),
-    EACH("tanh.f32", f32, f32, tanhf(a)),
-    EACH("rcp.ftz64.f64", f64, f64, std::bit_cast<f64>(bits_of(1.0 / a) & 0xffffffff00000000ull)),
-    EACH("rsqrt.ftz64.f64", f64, f64, std::bit_cast<f64>(bits_of(1.0 / sqrt(a)) & 0xffffffff00000000ull)),
+    UN("rsqrt.f32", f32, f32, static_cast<f32>(1.0 / root(static_cast<f64>(a)))),
+    UN("rsqrt.f64", f64, f64, 1.0 / root(a)),
+    {"sin.f32", sines<false>},
+    {"cos.f32", sines<true>},
+    UN("lg2.f32", f32, f32, lg2(a)),
+    UN("ex2.f32", f32, f32, ex2(a)),
+    UN("tanh.f32", f32, f32, hyperbolic_tangent(a)),
+    UN("rcp.ftz64.f64", f64, f64, std::bit_cast<f64>(bits_of(1.0 / a) & 0xffffffff00000000ull)),
+    UN("rsqrt.ftz64.f64", f64, f64, std::bit_cast<f64>(bits_of(1.0 / root(a)) & 0xffffffff00000000ull)),
     BIN("min.xorsign.abs.f32", f32, (xorsign<f32, least<f32>>(a, b))),
     BIN("max.xorsign.abs.f32", f32, (xorsign<f32, most<f32>>(a, b))),
     BIN("min.NaN.xorsign.abs.f32", f32, (xorsign<f32, least_nan<f32>>(a, b))),

@@ -2,6 +2,7 @@
 // "sat", "relu" and "flush" where an instruction asks for them.
 #include "simgpu/exec/handlers/half.h"
 
+#include "simgpu/exec/handlers/functions.h"
 #include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
@@ -50,8 +51,8 @@ inline u16 magnitude(u16 a) { return a & 0x7fff; }
         EXTREME("", k, F, false, false), EXTREME(".NaN", k, F, true, false),                            \
         EXTREME(".xorsign.abs", k, F, false, true), EXTREME(".NaN.xorsign.abs", k, F, true, true),      \
         ONE("neg", k, negate), ONE("abs", k, magnitude), ONE("sat", k, (one<F, clip>)),                 \
-        ONE("relu", k, (one<F, rectify>)), ONE("flush", k, flush<F>), ONE("ex2", k, (one<F, exp2f>)),   \
-        ONE("tanh", k, (one<F, tanhf>)), {"fma." k, tri<u16, u16, u16, u16, fused<F>>}, {               \
+        ONE("relu", k, (one<F, rectify>)), ONE("flush", k, flush<F>), ONE("ex2", k, (one<F, ex2>)),     \
+        ONE("tanh", k, (one<F, hyperbolic_tangent>)), {"fma." k, tri<u16, u16, u16, u16, fused<F>>}, {  \
         "fma." k "x2", tri<u32, u32, u32, u32, fused_halves<F>>                                         \
     }
 
