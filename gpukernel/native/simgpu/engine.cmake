@@ -2,7 +2,8 @@
 # machine's best is picked at run time.
 find_package(Threads REQUIRED)
 set(native ${CMAKE_CURRENT_LIST_DIR}/..)  # includes name their path from there
-set(handlers async atomic compare convert floating half integer matrix memory tensor texture video warp warpgroup)
+set(handlers arithmetic/compare arithmetic/convert arithmetic/floating arithmetic/half arithmetic/integer arithmetic/video async
+    atomic matrix memory tensor texture warp warpgroup)
 list(TRANSFORM handlers PREPEND ${CMAKE_CURRENT_LIST_DIR}/exec/handlers/)
 list(TRANSFORM handlers APPEND .cpp)
 # A package has all three, so that it runs well anywhere; a developer's build may name one and be done sooner.

@@ -1,5 +1,5 @@
 // Registers of sixteen bits, and floating-point numbers of sixteen, alone and two in a register.  What is
-// computed in single precision is rounded to them once (exec/handlers/half.h).
+// computed in single precision is rounded to them once (exec/handlers/arithmetic/half.h).
 #include <cstddef>
 
 #include "simgpu/compiler/generate/generator.h"

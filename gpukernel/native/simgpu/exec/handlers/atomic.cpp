@@ -1,7 +1,7 @@
 // atom and red (PTX ISA 9.7.13): lane after lane with the host's atomics, so other blocks' threads see each
 // whole.
 #include "simgpu/exec/handlers/address.h"
-#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/arithmetic/half.h"
 #include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {

@@ -3,7 +3,7 @@
 #pragma once
 #include <immintrin.h>
 
-#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/arithmetic/half.h"
 #include "simgpu/exec/handlers/lanes.h"
 
 namespace gpukernel::simgpu {

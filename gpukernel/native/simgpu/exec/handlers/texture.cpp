@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/arithmetic/half.h"
 #include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {

@@ -1,8 +1,8 @@
 // Half precision and bfloat16, alone and two in a register (PTX ISA 9.7.4).  The decoder follows up with
 // "sat", "relu" and "flush" where an instruction asks for them.
-#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/arithmetic/half.h"
 
-#include "simgpu/exec/handlers/functions.h"
+#include "simgpu/exec/handlers/arithmetic/functions.h"
 #include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {

@@ -2,7 +2,7 @@
 // processor's: the decoder puts "mode" operations around what asks for another one.
 #include <immintrin.h>
 
-#include "simgpu/exec/handlers/functions.h"
+#include "simgpu/exec/handlers/arithmetic/functions.h"
 #include "simgpu/exec/handlers/lanes.h"
 #include "simgpu/exec/handlers/tables.h"
 

@@ -1,5 +1,5 @@
 // cvt (PTX ISA 9.7.9.21) and the widening and narrowing of registers.
-#include "simgpu/exec/handlers/half.h"
+#include "simgpu/exec/handlers/arithmetic/half.h"
 #include "simgpu/exec/handlers/tables.h"
 
 namespace gpukernel::simgpu {
