@@ -66,14 +66,15 @@ def numbers(random: np.random.Generator, count: int) -> np.ndarray[Any, Any]:
     )
 
 
-def run(tiers: Tiers, body: str, seed: int, places: Any, some: int, threads: int = 32) -> None:
+def run(
+    tiers: Tiers, body: str, seed: int, places: Any, some: int, threads: int = 32, floats: int = 0
+) -> None:
     random = np.random.default_rng(seed)
     given, table = numbers(random, 128), numbers(random, 64)
     out = np.zeros(1024, np.uint64)
     ptx = TEMPLATE.format(body=body)
-    tiers.same(
-        ptx, "k", 1, threads, given, np.resize(places, 64).astype(np.uint32), table, out, np.uint32(some)
-    )
+    indices = np.resize(places, 64).astype(np.uint32)
+    tiers.same(ptx, "k", 1, threads, given, indices, table, out, np.uint32(some), floats=floats)
 
 
 @pytest.mark.parametrize("space", ["shared", "global", "generic"])
@@ -107,7 +108,8 @@ def test_atomic_updates(tiers: Tiers, update: str, space: str) -> None:
             continue
         text = f"{name} {f'%{letter}3, ' if result else ''}[%at], {operands};"
         body = f"{start} mul.wide.u32 %d7, %n, {size}; add.u64 %at, %at, %d7; {guard.format(text)} st.global.b{size * 8} [%o], %{letter}3;"
-        run(tiers, body, seed, places, 11 if seed % 3 else 0)
+        floats = size if kind in ("f32", "f64") else 0
+        run(tiers, body, seed, places, 11 if seed % 3 else 0, floats=floats)
         assert tiers.handlers() <= (space == "generic"), tiers.said[-1]
 
 

@@ -114,8 +114,9 @@ def test_floats(tiers: Tiers, part: int) -> None:
         for left in (a, signalling):
             out = np.zeros_like(a)
             ptx = element_text(text, a.itemsize, a.itemsize)
-            tiers.same(ptx, "element", -(-len(a) // 96), 96, left, b, c, out, np.uint32(len(a)))
-            tiers.same(ptx, "element", -(-len(a) // 96), 96, b, left, signalling, out, np.uint32(len(a)))
+            for operands in ((left, b, c), (b, left, signalling)):
+                shape = (-(-len(a) // 96), 96)
+                tiers.same(ptx, "element", *shape, *operands, out, np.uint32(len(a)), floats=a.itemsize)
         if stripped(text) in OWN and text.count(";") == 1:
             assert tiers.handlers() == 0, (text, tiers.said[-1])
 
