@@ -24,6 +24,7 @@ from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
+from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation
 from gpukernel.common.slice_request import class_rank
 from gpukernel.pool.domain.fencing import STOP_SECONDS, VALID_SECONDS
@@ -314,13 +315,17 @@ class PoolMachine(RuleBasedStateMachine):
         self.world.agent.used = used
         self.attached, self.away = True, 0.0
 
+    def kept_policy(self) -> Policy:
+        """Return the policy with the quotas that were never lowered."""
+        return self.world.store.policy.current()
+
     # --- what must be true after each ---
 
     @invariant()
     def the_books_are_right(self) -> None:
         agent = self.world.agent
         caps = {worker: agent.caps[worker] for worker in agent.alive}
-        check_books(self.world.store, caps, self.world.store.policy.current())
+        check_books(self.world.store, caps, self.kept_policy())
         check_placements(self.world.store, self.world.now)
         check_giving_way(self.world.store, self.world.manager.steady())
         for worker in agent.alive:
@@ -355,11 +360,14 @@ class PoolMachine(RuleBasedStateMachine):
         held = {row.course: row.share_held for row in usage if row.kind == "course"}
         tickets = {row.ticket: row.key for row in requests}
         queue, long_ago = self.world.manager._queue, self.world.manager.steady() - ABSENT
-        held_back = {row.key for row in requests if queue.reason(row.key)}
+        policy, waiting = self.world.store.policy.current(), queue._requests.index.requests
+        # The database refused these, and they are tried again later.
+        refused = queue._refused.passed_over(waiting, policy, self.world.manager.steady())
+        held_back = {r.key for r in requests if queue.reason(r.key) and not queue.refused(r.key)}
         passed = {
             r.ticket
             for r in requests
-            if r.key in held_back
+            if r.key in held_back | refused
             or r.key in queue._last.absent  # it was looked at, and the pool has no such devices now
             or (r.key not in self.tasks and max(r.seen, alive.get(r.pool, 0.0)) < long_ago)
         }
@@ -368,7 +376,6 @@ class PoolMachine(RuleBasedStateMachine):
         expected = naive_order(sizes, held, {"ml": 2.0}, passed, ranks)
         assert [one.key for one in self.world.manager.waiting()] == [tickets[ticket] for ticket in expected]
         by_ticket = {row.ticket: row for row in requests}
-        policy = self.world.store.policy.current()
         check_held_back([by_ticket[ticket] for ticket in expected], held_back, usage, policy)
         leases = {lease.key for lease in self.living()}
         assert set(self.tasks) <= set(tickets.values()) | leases

@@ -24,7 +24,7 @@ from gpukernel.pool.domain.direct_mode import is_named
 from gpukernel.pool.domain.placement import MIB, Placement, slice_bytes
 from gpukernel.pool.leases.manager import DEFAULT_TTL, LONGEST_TTL, LeaseManager
 from gpukernel.pool.leases.placed_leases import wait_for
-from gpukernel.pool.store.leases import Conflict
+from gpukernel.pool.store.database import Conflict
 
 __all__ = ["LeasesInside"]
 

@@ -46,7 +46,6 @@ from gpukernel.pool.scheduling.cycle_result import Granted
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.request_queue import KEY_IN_USE, RequestQueue
 from gpukernel.pool.store.clock import Clock
-from gpukernel.pool.store.leases import Conflict
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
 
@@ -237,14 +236,8 @@ class LeaseManager:
         """Grant what can be granted, in the order of the queue."""
         if newcomer is None and not self._queue.known():
             return
-        try:
-            with self.store.counters.timing("decisions", "decision_seconds"):
-                granted = self._queue.run_cycle(self.now(), self.waiters.keys(), newcomer, own_key=own_key)
-        except Conflict as conflict:  # a fault of this program: the database knew better
-            log.error("the database refused a grant: %s", conflict)
-            if newcomer is not None:
-                raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
-            return
+        with self.store.counters.timing("decisions", "decision_seconds"):
+            granted = self._queue.run_cycle(self.now(), self.waiters.keys(), newcomer, own_key=own_key)
         self._hand_out(granted)
         if granted or newcomer is not None:
             self.places_changed()
@@ -293,17 +286,13 @@ class LeaseManager:
         check_request(replace(request, devices=1, model=""))
         self.schedule()
         now, steady = self.now(), self.steady()
-        try:
-            granted = self._queue.run_cycle(
-                now,
-                self.waiters.keys(),
-                then=lambda db, policy, queue: resize.begin(
-                    self.store, db, policy, queue, lease_id, request, now, steady
-                ),
-            )
-        except Conflict as conflict:
-            log.error("the database refused a grant: %s", conflict)
-            raise Refused("failed", "The pool's books do not agree; tell its administrator.") from None
+        granted = self._queue.run_cycle(
+            now,
+            self.waiters.keys(),
+            then=lambda db, policy, queue: resize.begin(
+                self.store, db, policy, queue, lease_id, request, now, steady
+            ),
+        )
         self._hand_out(granted)
         self.places_changed()
         self.orders.send_caps()

@@ -28,8 +28,8 @@ from gpukernel.pool.domain.engine_placement import (
 )
 from gpukernel.pool.domain.fencing import NEVER
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store.database import Conflict
 from gpukernel.pool.store.deciders import Delegation
-from gpukernel.pool.store.leases import Conflict
 
 __all__ = ["LONGEST_WAIT", "PlacedLeases", "wait_for"]
 

@@ -30,6 +30,8 @@ class Positions:
 
     def refusal_code(self, key: str) -> str:
         """Return the code with which a call that does not wait any longer is refused."""
+        if self._queue.refused(key):
+            return "failed"
         return "quota" if self._queue.reason(key) else "full"
 
     def queued(self, key: str, request: SliceRequest, now: float) -> Queued:

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.database import driver_options
-from gpukernel.pool.store.leases import Conflict
 from gpukernel.pool.store.store import Store
 
 __all__ = ["follow_peers"]
@@ -61,7 +60,7 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
         while True:
             await called.wait()
             called.clear()
-            with contextlib.suppress(Conflict, sa.exc.DBAPIError):
+            with contextlib.suppress(sa.exc.DBAPIError):
                 manager.look()
 
     async with asyncio.TaskGroup() as tasks:

@@ -32,9 +32,16 @@ class CycleResult:
         For whom the room is reserved that a request could have.
     absent
         Requests for devices of which the pool has none now.
+    refused
+        The constraint of the database by which it refused the grant that was decided.
     """
 
     starts: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     reserved: dict[str, str] = field(default_factory=dict)
     absent: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def passes_over(self, key: str) -> bool:
+        """Return whether a request gets nothing now for a reason that is nobody else's, so that it counts for nothing in the order."""
+        return key in self.reasons or key in self.absent or key in self.refused

@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Set
+import logging
+from collections.abc import Callable, Collection, Container, Set
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -18,6 +19,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import Places, matching_in_mode
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.domain.quota import Standing, claim_on, never, too_many_waiting
+from gpukernel.pool.domain.refused_grants import RefusedGrants
 from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.backfill_state import BackfillState
 from gpukernel.pool.scheduling.cycle_result import CycleResult, Granted
@@ -30,10 +32,13 @@ from gpukernel.pool.scheduling.reservation_placement import ReservationPlacement
 from gpukernel.pool.scheduling.resize import Queue
 from gpukernel.pool.scheduling.scheduling_cycle import SchedulingCycle
 from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
+from gpukernel.pool.store.database import Conflict
 from gpukernel.pool.store.lease_queries import ASKED_FOR
 from gpukernel.pool.store.store import Store
 
 __all__ = ["KEY_IN_USE", "RequestQueue", "reason_for_no_room"]
+
+log = logging.getLogger(__name__)
 
 RETURNS_SECONDS = 30.0
 """For so long a server that is away is expected back: who asks for what it has waits, and is not refused."""
@@ -60,6 +65,7 @@ class RequestQueue:
         self._places = QueuePlaces(self._requests.index)
         self._unseen: UnseenRequests | None = None
         self._last = CycleResult()
+        self._refused = RefusedGrants[PendingRequest]()
         self.quiet: frozenset[str] = frozenset()
         self.avoided: dict[str, frozenset[str]] = {}
 
@@ -96,8 +102,14 @@ class RequestQueue:
         start = self.start(key)
         return -1.0 if start is None else max(start - now, 0.0)
 
+    def refused(self, key: str) -> str:
+        """Return the sentence about a request whose grant the database refused; empty for others."""
+        return self._refused.sentence(key) if key in self._requests.by_key else ""
+
     def reason(self, key: str) -> str:
-        """Return the sentence about the quota that holds a request back; empty where it only waits for room."""
+        """Return the sentence about the quota, or the database, that holds a request back; empty where it only waits for room."""
+        if sentence := self.refused(key):
+            return sentence
         if (held := self._places.held_back(key)) is not None:
             return held.sentence
         if self._unseen and (request := self._places.unseen(key)):
@@ -169,6 +181,8 @@ class RequestQueue:
     ) -> list[Granted]:
         """Grant everything that can be granted at `now`, in one transaction; `newcomer` waits if it gets nothing.
 
+        What the database refuses, it refuses to that request alone (`gpukernel.pool.domain.refused_grants`).
+
         Parameters
         ----------
         here
@@ -183,9 +197,23 @@ class RequestQueue:
         Refused
             Where the newcomer's course or quotas can never allow what it asks for, or its key is somebody else's; it does not
             wait then.
-        Conflict
-            When the database refused; nothing has changed then.
         """
+        try:
+            return self._decide(now, here, newcomer, then, self._refused, own_key=own_key)
+        except Conflict:
+            return self._decide(now, here, newcomer, then, None, own_key=own_key)
+
+    def _decide(
+        self,
+        now: float,
+        here: Set[str],
+        newcomer: PendingRequest | None,
+        then: Callable[[sa.Connection, Policy, Queue], None] | None,
+        doubted: Container[str] | None,
+        *,
+        own_key: bool,
+    ) -> list[Granted]:
+        """Decide as `run_cycle` does; raise `Conflict` where the database refused the grant of a request that is not `doubted`: nothing has changed then."""
         self._requests.mark()
         try:
             with self._store.deciding() as (db, row):
@@ -215,11 +243,13 @@ class RequestQueue:
                     placements=self._placements(db, policy, kinds, now, row.devices_version),
                 )
                 self._last = CycleResult()
-                cycle = SchedulingCycle(db, self._store, policy, kinds, state, index, self._last)
+                cycle = SchedulingCycle(db, self._store, policy, kinds, state, index, self._last, doubted)
                 living = self._living(db, newcomer if own_key else None)
                 absent = self._requests.absent(here, state.steady)
                 if newcomer is not None:
                     absent.discard(newcomer.key)
+                passed_over = self._refused.passed_over(index.requests, policy, state.steady)
+                absent |= passed_over
                 claiming = [index.requests[key] for key in index.claiming - absent - living.keys()]
                 state.standings = self._requests.own.refresh(
                     db,
@@ -250,7 +280,24 @@ class RequestQueue:
         except BaseException:
             self._requests.restore()
             raise
+        self._refused.looked_at(one.key for _, one in seen if one.key not in passed_over)
+        self._note_refused(policy, state.steady)
         return granted
+
+    def _note_refused(self, policy: Policy, steady: float) -> None:
+        """Remember, and log, what the database refused in the last cycle."""
+        for key, constraint in self._last.refused.items():
+            request = self._requests.by_key[key]
+            wait = self._refused.refuse(request, constraint, policy, steady)
+            course = f" for course {request.course}" if request.course else ""
+            log.error(
+                "the database refused a lease for request %s of %s%s (%s): it is tried again in %.0f s, and others are served meanwhile",
+                key,
+                request.holder.person,
+                course,
+                constraint,
+                wait,
+            )
 
     def _write_claims(
         self,

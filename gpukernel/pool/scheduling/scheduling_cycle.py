@@ -7,13 +7,17 @@ For direct mode only the devices of one machine are looked at.
 
 Reservations (`gpukernel.common.reservations`) come before that order: in its window, a course takes what is reserved for it whoever
 waits further ahead, since nobody else could have it.  Everything else that it takes, it takes in the order.
+
+Where the database refuses a grant, the books disagree.  The whole decision is taken back then, and made again with a savepoint for each
+grant: so nobody but the request that is refused is held up (`gpukernel.pool.domain.refused_grants`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Container, Iterable, Mapping, Set
 from dataclasses import replace
 
 import sqlalchemy as sa
@@ -34,6 +38,7 @@ from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.queue_index import QueueIndex
 from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.database import Conflict
 from gpukernel.pool.store.store import Store
 
 __all__ = ["DEVICES_FOR_A_PROMISE", "SchedulingCycle"]
@@ -56,6 +61,8 @@ class SchedulingCycle:
         Those who wait.
     result
         Is filled in.
+    doubted
+        Keys of requests whose grants have savepoints of their own; None: all have.
 
     Attributes
     ----------
@@ -72,6 +79,7 @@ class SchedulingCycle:
         state: BackfillState,
         index: QueueIndex,
         result: CycleResult,
+        doubted: Container[str] | None = (),
     ) -> None:
         self._db = db
         self._store = store
@@ -80,6 +88,7 @@ class SchedulingCycle:
         self._state = state
         self._index = index
         self._result = result
+        self._doubted = doubted
         self.way = MakingWay(db, store, policy, kinds, state)
         self._end = cycle_end.CycleEnd(policy, kinds, state, index, self.way)
         self._announced: list[DeviceClass] | None = None  # once somebody waits for what is not there
@@ -142,7 +151,8 @@ class SchedulingCycle:
             lease = self._admit(request)
             if lease is not None:
                 granted.append(Granted(request.key, lease.id, lease))
-            if request.key in self._result.reasons or request.key in self._result.absent:
+            tried += request.key in self._result.refused
+            if self._result.passes_over(request.key):
                 order.pass_over()
             else:
                 tried += 1
@@ -180,7 +190,6 @@ class SchedulingCycle:
         length = math.inf if span is None else span
         placed, mode = self._find_room(request, allowed, length)
         if placed is not None:
-            self.way.granted(request)
             return self._grant(request, placed, mode, span)
         if since is not None:
             self._count(request, allowed)
@@ -251,25 +260,37 @@ class SchedulingCycle:
 
     def _grant(
         self, request: PendingRequest, placed: list[Placement], mode: str, span: float | None
-    ) -> Lease:
-        """Write the lease down, and count it for those behind; `span` is its longest time in seconds, if it has one."""
-        state = self._state
-        lease = self._store.leases.grant(
-            self._db,
-            self._policy,
-            request.key,
-            request.holder,
-            request.role,
-            placed,
-            request.ttl,
-            request.longest,
-            state.now,
-            state.steady,
-            mode,
-            request.wanted.user if mode == "direct" else 0,
-            caller=request.pool,
-            priority=request.wanted.priority,
-        )
+    ) -> Lease | None:
+        """Write the lease down, and count it for those behind; `span` is its longest time in seconds, if it has one.
+
+        Returns None where the database refused it, which changes nothing: not for those behind either.
+        """
+        state, alone = self._state, self._doubted is None or request.key in self._doubted
+        try:
+            with self._db.begin_nested() if alone else contextlib.nullcontext():
+                lease = self._store.leases.grant(
+                    self._db,
+                    self._policy,
+                    request.key,
+                    request.holder,
+                    request.role,
+                    placed,
+                    request.ttl,
+                    request.longest,
+                    state.now,
+                    state.steady,
+                    mode,
+                    request.wanted.user if mode == "direct" else 0,
+                    caller=request.pool,
+                    priority=request.wanted.priority,
+                )
+        except Conflict as conflict:
+            if not alone:
+                raise
+            self._result.refused[request.key] = conflict.constraint
+            self.way.give_up(request)  # for somebody who gets it
+            return None
+        self.way.granted(request)
         share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
         state.add(
             request,

@@ -33,6 +33,7 @@ from gpukernel.pool.store.schema import ledger
 
 __all__ = [
     "NEWEST",
+    "Conflict",
     "Database",
     "database_url",
     "driver_options",
@@ -231,6 +232,23 @@ def _sqlite_begin(connection: sa.Connection) -> None:
     reads_only = connection.get_execution_options().get("reads_only", False)
     driver: Any = connection.connection.driver_connection
     driver.execute("BEGIN" if reads_only else "BEGIN IMMEDIATE")
+
+
+class Conflict(Exception):
+    """The database refused a grant: its books have no room for it, or its key has a lease.
+
+    Attributes
+    ----------
+    constraint
+        The name of the constraint that refused it, or what the database says where it names none.
+    """
+
+    def __init__(self, error: sa.exc.IntegrityError) -> None:
+        # PostgreSQL's further lines show the row, and a lease's has its secret.
+        sentence = str(error.orig).partition("\n")[0]
+        super().__init__(sentence)
+        named = getattr(getattr(error.orig, "diag", None), "constraint_name", None)
+        self.constraint: str = named or sentence.partition(": ")[2] or sentence
 
 
 class Database:

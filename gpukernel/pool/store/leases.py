@@ -26,7 +26,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.placement import Placement
 from gpukernel.pool.store import ceilings, quota_usage
 from gpukernel.pool.store import lease_queries as queries
-from gpukernel.pool.store.database import Database
+from gpukernel.pool.store.database import Conflict, Database
 from gpukernel.pool.store.policy import StoredPolicy
 from gpukernel.pool.store.schema import (
     ENDING,
@@ -42,7 +42,7 @@ from gpukernel.pool.store.schema import (
 )
 from gpukernel.pool.store.usage_log import close_span, first_span
 
-__all__ = ["Conflict", "HolderView", "Leases"]
+__all__ = ["HolderView", "Leases"]
 
 MOST_IN_A_LIST = 1000
 
@@ -55,10 +55,6 @@ class HolderView(NamedTuple):
     message: str
     until: float | None
     size: int
-
-
-class Conflict(Exception):
-    """The database refused a grant: the memory, the quota or the key was taken in between."""
 
 
 class Leases:
@@ -97,7 +93,7 @@ class Leases:
         Raises
         ------
         Conflict
-            Where a device or a quota has no room any more or `key` has a living lease; roll the transaction back then.
+            Where a device or a quota has no room any more or `key` has a living lease; roll back then, to a savepoint or everything.
         """
         lease_id, secret = secrets.token_hex(8), secrets.token_hex(32)
         whose = quota_usage.accounts_of(holder.person, holder.course)
@@ -146,7 +142,7 @@ class Leases:
             first_span(db, lease_id, share, memory, now)
             self._database.changes.lease("granted", lease_id, key, [p.device.server for p in placed])
         except IntegrityError as error:
-            raise Conflict(str(error.orig)) from None
+            raise Conflict(error) from None
         return Lease(
             id=lease_id,
             key=key,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Set
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -16,8 +17,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from gpukernel.common.bounds import Account, Bounds
+from gpukernel.common.bounds import Account, Bounds, Subject
 from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation
 from gpukernel.pool.domain.fairness import FairOrder
 from gpukernel.pool.scheduling import cycle_end, making_way, own_quotas, scheduling_cycle
@@ -32,6 +34,7 @@ from gpukernel.pool.scheduling.request_queue import RequestQueue
 from gpukernel.pool.scheduling.scheduling_cycle import SchedulingCycle
 from gpukernel.pool.scheduling.unseen_requests import UnseenRequests
 from tests.pool.books import naive_order
+from tests.pool.scheduling.test_refused_grants import refusing
 from tests.pool.test_model import (
     CLASSES,
     COURSES,
@@ -313,6 +316,11 @@ class KeptOrderMachine(PoolMachine):
         self.own = own
         self.govern()
 
+    def kept_policy(self) -> Policy:
+        policy = super().kept_policy()
+        lowered = {Subject.parse(text) for own in OWN for text in own}
+        return replace(policy, quotas={s: b for s, b in policy.quotas.items() if s not in lowered})
+
     def govern(self) -> None:
         times = TIMES | {"half_life": self.half_life}
         quotas = QUOTAS | self.own
@@ -388,11 +396,45 @@ class PostgresqlKeptOrderMachine(KeptOrderMachine):
     databases = staticmethod(_on_postgresql)
 
 
-@pytest.mark.parametrize("machine", [KeptOrderMachine, PostgresqlKeptOrderMachine])
+class RefusingMachine(KeptOrderMachine):
+    """The same, while the database refuses the grants of some requests, each at its end."""
+
+    def __init__(self) -> None:
+        self.refuses: set[int] = set()
+        self.refusing = refusing(self.is_refused)
+        self.refusing.__enter__()
+        super().__init__()
+
+    def is_refused(self, key: str) -> bool:
+        refused = int(key[1:]) % 4 in self.refuses
+        self.tally["refused"] += refused
+        return refused
+
+    @rule(refuses=st.sampled_from([set(), {0}, {1}, {0, 2}, {0, 1, 2, 3}]))
+    def the_database_refuses(self, refuses: set[int]) -> None:
+        self.refuses = refuses
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.refusing.__exit__(None, None, None)
+
+
+class PostgresqlRefusingMachine(RefusingMachine):
+    """The same on PostgreSQL."""
+
+    databases = staticmethod(_on_postgresql)
+
+
+MACHINES = [KeptOrderMachine, PostgresqlKeptOrderMachine, RefusingMachine, PostgresqlRefusingMachine]
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.usefixtures("_server")
 def test_cycles_that_end_early_decide_and_tell_the_same(machine: type[KeptOrderMachine]) -> None:
-    steps = STEPS if machine is KeptOrderMachine else STEPS // 2
+    steps = STEPS if machine in (KeptOrderMachine, RefusingMachine) else STEPS // 2
     machine.tally = {"cycles": 0, "early": 0, "held": 0}
+    if issubclass(machine, RefusingMachine):
+        machine.tally["refused"] = 0
     how = settings(
         max_examples=steps // 50 + 1,  # the first one is hardly any step
         stateful_step_count=50,

@@ -9,7 +9,7 @@ import pytest
 
 from gpukernel.common.model import Holder
 from gpukernel.pool.domain.placement import MIB, Placement
-from gpukernel.pool.store.leases import Conflict
+from gpukernel.pool.store.database import Conflict
 from gpukernel.pool.store.store import Store
 from tests.pool.store.test_device_reports import A, device, report
 

@@ -16,7 +16,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.engine_placement import place
 from gpukernel.pool.domain.placement import Placement
 from gpukernel.pool.store import quota_usage, schema
-from gpukernel.pool.store.leases import Conflict
+from gpukernel.pool.store.database import Conflict
 from gpukernel.pool.store.policy import write_policy
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import held_between
