@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import platform
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +39,7 @@ It gets the event that is set when the agent is told again.
 """
 
 READY_SECONDS = 30.0
+STOP_SECONDS = 10.0
 SHARED_WATCHDOG_SECONDS = 1800.0
 MIB = 2**20
 LEAST_GRACE, MOST_GRACE = 5.0, 86_400.0
@@ -71,17 +74,37 @@ def _devices(simulate: str) -> inventory.Inventory:
         raise Problem(str(error), USAGE if simulate else FAILED) from None
 
 
-async def _until_told_to_stop(*alongside: asyncio.Task[None]) -> None:
+async def _until_told_to_stop(*alongside: asyncio.Task[None], within: float = 0.0) -> None:
+    """Wait until this process is told to stop, or a task ends.
+
+    Parameters
+    ----------
+    within
+        Seconds after which the process ends though it has not stopped; 0: it takes its time.
+    """
     gc.collect()
     gc.freeze()  # collections leave out the objects that exist from the start
-    await _told(_told_to_stop(), *alongside)
+    await _told(_told_to_stop(within), *alongside)
 
 
-def _told_to_stop() -> asyncio.Event:
-    """Return an event that is set whenever this process is told to stop."""
-    told = asyncio.Event()
+def _told_to_stop(within: float = 0.0) -> asyncio.Event:
+    """Return an event that is set whenever this process is told to stop; `within` as in `_until_told_to_stop`."""
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def end() -> None:
+        complain(f"not stopped within {within:.0f} s; it ends now. Nothing is lost.")
+        os._exit(0)
+
+    def hear(*_: object) -> None:  # also while the loop stands in a call of a database that does not answer
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(told.set)
+        if within:
+            ending = threading.Timer(within, end)
+            ending.daemon = True
+            ending.start()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+        signal.signal(number, hear)
     return told
 
 
@@ -282,7 +305,7 @@ def pool(
                     "for people: gpukernel token create."
                 )
             _say(f"The pool is ready at {running.address}.{tokens} Stop it with Ctrl-C.")
-            await _until_told_to_stop()
+            await _until_told_to_stop(within=STOP_SECONDS)
 
     _run(work())
 

@@ -85,9 +85,15 @@ class Postgresql:
     def stop(self, mode: str = "fast") -> None:
         self._run("pg_ctl", "-D", self.data, "-m", mode, "-w", "stop")
 
+    def processes(self) -> list[int]:
+        """Return the server's process and its children's."""
+        server = int((self.data / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{server}/task/{server}/children").read_text()
+        return [server, *map(int, children.split())]
+
     def kill(self) -> None:
         """End the server with SIGKILL; its children notice."""
-        os.kill(int((self.data / "postmaster.pid").read_text().split()[0]), signal.SIGKILL)
+        os.kill(self.processes()[0], signal.SIGKILL)
 
 
 class Process:

@@ -6,6 +6,7 @@ The ordinary suite lets each fault happen once; ``make failover`` goes on for te
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import socket
@@ -272,3 +273,20 @@ def test_a_copy_of_sqlite_made_while_the_pool_runs_is_a_whole_pool(tmp_path: Pat
         assert shown.returncode == 0, shown.stderr
         lines = [line.split() for line in shown.stdout.splitlines()]
         assert [word for line in lines if "leases" in line for word in line if word in ("3", "5")] == ["3"]
+
+
+def test_a_pool_stops_while_its_database_stands_still(running: Cluster) -> None:
+    server = running.postgresql.processes()
+    for each in server:
+        os.kill(each, signal.SIGSTOP)
+    try:
+        time.sleep(2)  # until it waits for an answer
+        stopped = running.pools[0]
+        assert stopped.process is not None
+        stopped.process.send_signal(signal.SIGTERM)
+        assert stopped.process.wait(60) == 0
+        assert "not stopped within 10 s; it ends now." in stopped.log.read_text()
+    finally:
+        for each in server:
+            os.kill(each, signal.SIGCONT)
+    restart(running, 0)
