@@ -12,9 +12,18 @@ from typing import Any
 from gpukernel.common.bounds import Bounds
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import windows
+from gpukernel.pool.store import ceilings, quota_usage
 from gpukernel.pool.store.store import Store
 
-__all__ = ["check_books", "check_giving_way", "check_held_back", "check_placements", "naive_order", "rows"]
+__all__ = [
+    "check_books",
+    "check_giving_way",
+    "check_heals_nothing",
+    "check_held_back",
+    "check_placements",
+    "naive_order",
+    "rows",
+]
 
 
 @functools.cache
@@ -114,6 +123,13 @@ def check_books(store: Store, caps: Mapping[tuple[str, str], int], policy: Polic
                 assert book.share_held - by_engines[0] <= round(bounds.devices * 1_000_000), book
             if bounds.leases is not None:
                 assert book.leases_held - by_engines[2] <= bounds.leases, book
+
+
+def check_heals_nothing(store: Store) -> None:
+    """Fail where a pool that starts would find something wrong."""
+    with store.reader.connect() as db:
+        assert not quota_usage.wrong_totals(db, store.policy.current(db))
+        assert not ceilings.wrong_bytes(db)
 
 
 def check_placements(store: Store, now: float) -> None:

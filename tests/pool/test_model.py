@@ -35,6 +35,7 @@ from gpukernel.pool.store.store import Store
 from tests.pool.books import (
     check_books,
     check_giving_way,
+    check_heals_nothing,
     check_held_back,
     check_placements,
     naive_order,
@@ -326,6 +327,7 @@ class PoolMachine(RuleBasedStateMachine):
         agent = self.world.agent
         caps = {worker: agent.caps[worker] for worker in agent.alive}
         check_books(self.world.store, caps, self.kept_policy())
+        check_heals_nothing(self.world.store)
         check_placements(self.world.store, self.world.now)
         check_giving_way(self.world.store, self.world.manager.steady())
         for worker in agent.alive:

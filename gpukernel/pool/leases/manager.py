@@ -32,6 +32,7 @@ from gpukernel.pool.domain.direct_mode import check_mode
 from gpukernel.pool.domain.fencing import NEVER, VALID_SECONDS
 from gpukernel.pool.domain.placement import MIB, check_request
 from gpukernel.pool.leases.agent_orders import AgentOrders
+from gpukernel.pool.leases.bookkeeping import heal_books
 from gpukernel.pool.leases.expiry import Expiry, clock_time
 from gpukernel.pool.leases.following import Following
 from gpukernel.pool.leases.keepalive import Keepalive
@@ -115,6 +116,7 @@ class LeaseManager:
                 store.servers.hear_again(steady_now)
                 store.changes.everything()  # to one that was only asleep
             store.servers.mark_unseen_away(float("inf") if alone else steady_now - POOL_GRACE, steady_now)
+        heal_books(store, now)
         lost = functools.partial(self.worker_died, fenced=True)
         self.watch = ServerWatch(store, self.orders, self._queue, self.id, self.end, lost)
 

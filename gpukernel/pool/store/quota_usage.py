@@ -8,18 +8,30 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from gpukernel.common.bounds import MILLION, Account
+from gpukernel.common.bounds import MILLION, OPEN, Account
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.quota import PERIODS, Standing, period_start
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.policy import ceilings
+from gpukernel.pool.store.schema import leases, total, usage_log
 from gpukernel.pool.store.schema import quota_usage as table
 
-__all__ = ["accounts_of", "add_time", "all_standings", "charge", "claimed_by_courses", "refund", "standings"]
+__all__ = [
+    "WrongTotals",
+    "accounts_of",
+    "add_time",
+    "all_standings",
+    "charge",
+    "claimed_by_courses",
+    "heal",
+    "refund",
+    "standings",
+    "wrong_totals",
+]
 
 
 def _is(number: int | str = "") -> sa.ColumnElement[bool]:
@@ -67,6 +79,8 @@ _ADD_TIME = CompiledSql(
 # What was held above a lowered quota comes down with every refund, and the ceiling with it.  What an engine placed raises both.
 _CEILINGS = ("share_ceiling", "memory_ceiling", "leases_ceiling", "interactive_ceiling")
 _WITH_CEILINGS = CompiledSql(_CHANGE.values({name: sa.bindparam(f"new_{name}") for name in _CEILINGS}))
+_OPEN = (None, None, None, None)
+_HELD = ("share_held", "memory_held", "leases_held", "interactive_held")
 _FIRST = CompiledSql(table.insert())
 _STEP = MILLION // 100
 
@@ -172,6 +186,14 @@ def claimed_by_courses(
     return {row.course: row.share_held + round(past[row.course] / _STEP) * _STEP for row in rows}
 
 
+def _settled(row: Any, policy: Policy, begins: Sequence[float], now: float) -> dict[str, float]:
+    """Return what an account has spent up to now, and the mean of what it held, as an update sets them; for a row that is missing, nothing."""
+    spent = _spent(row, now, begins) if row else (0.0, 0.0, 0.0)
+    later = max(now, row.settled) if row else now
+    mean = _recent(row, later, policy.half_life) if row else 0.0
+    return {"now": later, "mean": mean, **dict(zip(PERIODS, spent, strict=True))}
+
+
 def _change(
     db: sa.Connection,
     policy: Policy,
@@ -191,16 +213,13 @@ def _change(
         if row is None:
             first = {"kind": account.kind, "course": account.course, "person": account.person}
             new.append(first | ceilings(bounds, 0, 0, 0, 0))
-        spent = _spent(row, now, begins) if row else (0.0, 0.0, 0.0)
-        later = max(now, row.settled) if row else now
-        change = _key(account) | {
+        change = {
+            **_key(account),
             "share": amounts[0],
             "memory": amounts[1],
             "count": amounts[2],
             "first": interactive,
-            "now": later,
-            "mean": _recent(row, later, policy.half_life) if row else 0.0,
-            **dict(zip(PERIODS, spent, strict=True)),
+            **_settled(row, policy, begins, now),
         }
         if not bounded:
             now_held = (0, 0, 0, 0)
@@ -256,3 +275,70 @@ def refund(
 ) -> None:
     """Take what has become free out of the totals."""
     _change(db, policy, whose, (-share, -memory, -leases), priority, now, bounded=False)
+
+
+# --- the totals compared with the leases ---
+
+
+class WrongTotals(NamedTuple):
+    """An account whose totals are not those of its leases, or whose ceilings are not those of its quota: the columns as they are and as they should be."""
+
+    account: Account
+    are: dict[str, int | None]
+    should: dict[str, int | None]
+
+    def __str__(self) -> str:
+        name = " ".join(part for part in self.account if part)
+        figures = (f"{n} was {self.are[n]} and is {v}" for n, v in self.should.items() if v != self.are[n])
+        return f"{name}: {', '.join(figures)}"
+
+
+def wrong_totals(db: sa.Connection, policy: Policy) -> list[WrongTotals]:
+    """Return the accounts that are wrong; without the ledger's lock it may be that another pool changes them meanwhile."""
+    count, share, memory = sa.func.count(), total(usage_log.c.share), total(usage_log.c.memory_bytes)
+    query = (
+        sa.select(leases.c.person, leases.c.course, leases.c.priority, share, memory, count)
+        .join(usage_log, usage_log.c.lease_id == leases.c.id)
+        .where(usage_log.c.ends.is_(None))
+        .group_by(leases.c.person, leases.c.course, leases.c.priority)
+    )
+    held: dict[Account, list[int]] = {}
+    for person, course, priority, *amounts in db.execute(query):
+        for account in accounts_of(person, course):
+            sums = held.setdefault(account, [0, 0, 0, 0])
+            more = (*amounts, amounts[0] if priority == "interactive" else 0)
+            sums[:] = (old + new for old, new in zip(sums, more, strict=True))
+    found, nothing, columns = list[WrongTotals](), (0, 0, 0, 0), (*_HELD, *_CEILINGS)
+
+    def compare(account: Account, are: Sequence[int | None]) -> None:
+        amounts, bounds = held.pop(account, nothing), policy.account_bounds(account)
+        most = _OPEN if bounds is OPEN else ceilings(bounds, *amounts).values()
+        if are != (should := (*amounts, *most)):
+            named = (dict(zip(columns, figures, strict=True)) for figures in (are, should))
+            found.append(WrongTotals(account, *named))
+
+    keys = table.c.kind, table.c.course, table.c.person
+    for kind, course, person, *are in db.execute(sa.select(*keys, *(table.c[name] for name in columns))):
+        compare(Account(kind, course, person), tuple(are))
+    for account in list(held):  # without a row
+        compare(account, (*nothing, *ceilings(policy.account_bounds(account), *nothing).values()))
+    return sorted(found)
+
+
+def heal(db: sa.Connection, policy: Policy, now: float) -> list[WrongTotals]:
+    """Put the accounts right that are wrong, and return them; the caller holds the ledger's lock.
+
+    The hours that they have counted up to now stay.
+    """
+    found = wrong_totals(db, policy)
+    begins = _begins(now, policy)
+    for account, are, should in found:
+        row = _rows(db, [account]).get(account)
+        if row is None:
+            first = {"kind": account.kind, "course": account.course, "person": account.person}
+            _FIRST.each(db, [first | ceilings(policy.account_bounds(account), 0, 0, 0, 0)])
+        by = [(should[name] or 0) - (are[name] or 0) for name in _HELD]
+        change = dict(zip(("share", "memory", "count", "first"), by, strict=True))
+        most = {f"new_{name}": should[name] for name in _CEILINGS}
+        _WITH_CEILINGS.each(db, [{**_key(account), **change, **_settled(row, policy, begins, now), **most}])
+    return found
