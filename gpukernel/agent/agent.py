@@ -273,7 +273,8 @@ class Agent:
                 ready = asyncio.get_running_loop().call_later(SILENT_POOL_SECONDS, self._admitted)
                 while (message := await self._next_of(call, several=several)) is not grpc.aio.EOF:
                     ready.cancel()
-                    self._admitted()
+                    if message.WhichOneof("message") != "register_again":
+                        self._admitted()
                     if not self._own.epochs.admit(message.epoch):
                         log.error(
                             "an order of epoch %d is refused; %d was seen already",

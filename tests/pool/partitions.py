@@ -22,7 +22,7 @@ from typing import Any
 from gpukernel.agent.validity import Epochs, Validity, Wakefulness
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Holder, Lease, SliceRequest
-from gpukernel.pool.domain.fencing import DRIFT, Registration
+from gpukernel.pool.domain.fencing import DRIFT, LateRegistration, Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.store import Store
@@ -229,7 +229,9 @@ class FakeAgent:
             self.line = None
             return
         self.disk_epoch = self.epochs.highest
-        if kind == "valid":
+        if kind == "again":
+            self.line = None
+        elif kind == "valid":
             self.validity.answered(*what)
             self.disk_until = self.validity.until
         elif kind == "displaced":
@@ -420,6 +422,10 @@ class Schedule:
         except Refused:
             line.attachment = None
             self.send(line, "down", lambda: line.agent.hear(line, "refused", 0, ()))
+            return
+        except LateRegistration as late:
+            line.attachment, epoch = None, late.epoch
+            self.send(line, "down", lambda: line.agent.hear(line, "again", epoch, ()))
             return
         self._streams[line] = stream
         stream.attached(self.sessions.valid_seconds)

@@ -23,6 +23,7 @@ __all__ = [
     "STOP_SECONDS",
     "VALID_SECONDS",
     "KnownServer",
+    "LateRegistration",
     "Registration",
     "ahead_seconds",
     "binding_refusal",
@@ -30,6 +31,7 @@ __all__ = [
     "fence_seconds",
     "may_replace",
     "missing_are_dead",
+    "refuse_late",
     "rival_refusal",
 ]
 
@@ -167,12 +169,27 @@ def rival_refusal(known: KnownServer | None, new: Registration, now: float) -> s
     )
 
 
+class LateRegistration(Exception):
+    """A registration that may be older than what the pool knows; its agent registers again with `epoch`, if it still hears."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__(f"the server's epoch is {epoch}")
+        self.epoch = epoch
+
+
+def refuse_late(known: KnownServer | None, new: Registration) -> None:
+    """Raise `LateRegistration` where an agent had not heard of the newest epoch when it sent its registration.
+
+    It may have waited in a partition while the same agent, or its successor, attached by another connection and started workers, which it
+    does not list.  An agent that is alive registers again with the epoch that it is told; one from the past hears nothing.
+    """
+    if known is not None and new.instance and new.epoch < known.epoch:
+        raise LateRegistration(known.epoch)
+
+
 def epoch_of(known: KnownServer | None, new: Registration) -> int:
-    """Return the epoch of an agent that attaches: the one it has where it only connects again, else one that nobody has seen."""
-    before = known.epoch if known else 0
-    if known and new.instance and new.instance == known.instance and new.epoch <= before:
-        return before
-    return max(before, new.epoch) + 1
+    """Return the epoch of an agent that attaches, which nobody has seen: what it says in the next registration shows that it heard this answer."""
+    return max(known.epoch if known else 0, new.epoch) + 1
 
 
 def missing_are_dead(known: KnownServer | None, new: Registration) -> bool:

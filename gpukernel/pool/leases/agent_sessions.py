@@ -77,6 +77,8 @@ class AgentSessions:
         ------
         Refused
             ``bound`` or ``rival``; nothing has changed then.
+        LateRegistration
+            Where the agent has to register again; nothing has changed then.
         """
         now = self._manager.steady()
         attachment = self._store.servers.register(

@@ -20,7 +20,7 @@ from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
 from gpukernel.common.telemetry.tracing import rpc_attributes, traced
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.domain.fencing import LateRegistration, Registration
 from gpukernel.pool.doors.call_rates import CallRates
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
@@ -213,6 +213,9 @@ class AgentsService(rpc.AgentsServicer):
             self.attached.set()
             while (order := await orders.outgoing.get()) is not None:
                 yield names.finish(*order, attachment.epoch)
+        except LateRegistration as late:
+            log.info("told to register again: %s", late, extra=fields(server=server))
+            yield pb.PoolMessage(register_again=pb.RegisterAgain(), epoch=late.epoch)
         except Refused as refusal:
             self._log_refusal(server, refusal)
             # An agent that is refused for good ends; one that has to wait for another's end asks again.

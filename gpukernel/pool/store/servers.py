@@ -139,8 +139,8 @@ class Servers:
 
         Raises
         ------
-        Refused
-            ``bound`` where the agent may not speak for this server, ``rival`` where it has to wait for another one's end.
+        Refused, LateRegistration
+            ``bound`` where the agent may not speak for this server, ``rival`` where it has to wait for another's end; `fencing.refuse_late`.
         """
         with self._database.deciding() as (db, _):
             row = self._found(db, servers.c.name == server)
@@ -150,6 +150,7 @@ class Servers:
             bound = str(db.execute(other).scalar() or "") if token else ""
             if why := fencing.binding_refusal(before, new, bound, server):
                 raise Refused("bound", why)
+            fencing.refuse_late(before, new)
             if why := fencing.rival_refusal(before, new, steady):
                 raise Refused("rival", why)
             ids, gone = record_devices(db, server, new.machine, found, self._database.clock.now())

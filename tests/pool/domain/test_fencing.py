@@ -12,12 +12,14 @@ from gpukernel.pool.domain.fencing import (
     SILENT_SECONDS,
     STOP_SECONDS,
     KnownServer,
+    LateRegistration,
     Registration,
     binding_refusal,
     epoch_of,
     fence_seconds,
     may_replace,
     missing_are_dead,
+    refuse_late,
     rival_refusal,
 )
 
@@ -68,8 +70,20 @@ def test_a_rival_waits_until_the_first_is_silent_and_its_own_successor_does_not(
     assert not may_replace(KNOWN, Registration())
 
 
-def test_an_epoch_is_never_seen_twice_by_two_processes() -> None:
-    assert epoch_of(KNOWN, SAME) == 3
+def test_a_registration_counts_where_its_agent_knows_the_newest_epoch() -> None:
+    """One that waited in a partition lists none of the workers that were started meanwhile."""
+    refuse_late(None, SAME)
+    refuse_late(KNOWN, SAME)
+    refuse_late(KNOWN, replace(SAME, epoch=9))
+    refuse_late(KNOWN, Registration())  # of a version that says nothing about itself
+    for late in (replace(SAME, epoch=2), replace(SAME, instance="two", epoch=0)):
+        with pytest.raises(LateRegistration) as refused:
+            refuse_late(KNOWN, late)
+        assert refused.value.epoch == KNOWN.epoch
+
+
+def test_each_attachment_has_an_epoch_of_its_own() -> None:
+    assert epoch_of(KNOWN, SAME) == 4
     assert epoch_of(KNOWN, replace(SAME, instance="two")) == 4
     assert epoch_of(KNOWN, replace(SAME, epoch=9)) == 10  # the pool's books are older than what it has seen
     assert epoch_of(None, SAME) == 4
