@@ -101,14 +101,15 @@ class _SimulatedServer:
         self.workers: dict[tuple[str, str], int] = {}
         self.attachment: Attachment | None = None
         self._starts = 0  # of the machine; what an earlier one began is over
+        self._epoch = 0
 
     def attach(self) -> None:
         """Come (back) with no workers, as after a start of the machine."""
         self._starts += 1
-        new = Registration(
-            "agent", f"machine of {self.name}", f"place of {self.name}", f"{self.name}.{self._starts}"
-        )
+        known = f"machine of {self.name}", f"place of {self.name}", f"{self.name}.{self._starts}"
+        new = Registration("agent", *known, self._epoch)
         self.attachment = self._day.sessions.attach(self.name, self, self.devices, {}, "", new)
+        self._epoch = self.attachment.epoch
         self._day.events()
 
     def fail(self) -> None:

@@ -14,7 +14,8 @@ from gpukernel.common.course import Course
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation
-from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.domain.fencing import LateRegistration, Registration
+from gpukernel.pool.leases.agent_orders import AgentStream
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.store.policy import write_policy
@@ -60,18 +61,27 @@ class Agent:
         return AgentSessions(self.manager)
 
     def attach(self) -> None:
-        self.to_start, self.to_stop, self.to_limit = [], [], []
-        self.attachment = self.sessions.attach(
-            self.name,
-            self,
-            self.devices,
-            self._living(self.workers()),
-            self.direct_machine,
-            self.registration,
-        )
-
+        self.register()
         if self._beating is None:
             self._beating = asyncio.get_running_loop().create_task(self._beat_often())
+
+    def register(self) -> None:
+        """Attach with the newest epoch that the pool has told, as agents do."""
+        self.to_start, self.to_stop, self.to_limit = [], [], []
+        stream, workers = self.stream(), self._living(self.workers())
+        try:
+            self.attachment = self.sessions.attach(
+                self.name, stream, self.devices, workers, self.direct_machine, self.registration
+            )
+        except LateRegistration as late:
+            self.registration = replace(self.registration, epoch=late.epoch)
+            return self.register()
+        self.registration = replace(self.registration, epoch=self.attachment.epoch)
+        return None
+
+    def stream(self) -> AgentStream:
+        """Return what takes the pool's orders."""
+        return self
 
     async def _beat_often(self) -> None:
         """Live on in a pool whose clock is the real one."""

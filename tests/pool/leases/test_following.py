@@ -64,12 +64,11 @@ class RecordedAgent(Agent):
         self.line = Line(self)
 
     def attach(self) -> None:
-        self.to_start, self.to_stop, self.to_limit = [], [], []
+        self.register()
+
+    def stream(self) -> Line:
         self.line = Line(self)
-        living = self._living(self.workers())
-        self.attachment = self.sessions.attach(
-            self.name, self.line, self.devices, living, "", self.registration
-        )
+        return self.line
 
     def beat(self) -> None:
         assert self.attachment is not None

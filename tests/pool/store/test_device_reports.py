@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from gpukernel.common.model import Device, Holder
-from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.domain.fencing import LateRegistration, Registration
 from gpukernel.pool.domain.placement import Placement
 from gpukernel.pool.store import schema
 from gpukernel.pool.store.device_reports import GONE
@@ -35,7 +35,10 @@ def store(database: str) -> Iterator[Store]:
 
 
 def report(store: Store, found: Iterable[Device], server: str = "s", who: Registration = WHO) -> Attachment:
-    return store.servers.register(server, found, "pool", store.clock.steady(), new=who)
+    try:
+        return store.servers.register(server, found, "pool", store.clock.steady(), new=who)
+    except LateRegistration as late:  # the agent's next attachment
+        return report(store, found, server, replace(who, epoch=late.epoch))
 
 
 def grant(store: Store, label: str, key: str = "k") -> str:
