@@ -22,14 +22,18 @@ from gpukernel.common.reservations import MOST_OF_A_COURSE, known_zone
 
 __all__ = [
     "BOUNDS",
+    "LONGEST_MESSAGE",
     "NO_TITLE",
     "CourseEntry",
     "CourseFile",
     "Limits",
     "courses_schema",
     "expected_bound",
+    "message_text",
     "parse_bound",
 ]
+
+LONGEST_MESSAGE = 300
 
 BOUNDS = {
     "devices": "devices",
@@ -306,6 +310,27 @@ def parse_bound(name: str, text: str) -> tuple[str, float | int | None]:
         )
         raise Refused("invalid", sentence)
     return ours, value
+
+
+def message_text(written: str) -> str:
+    """Return an instructor's message to the holder of a slice on one line.
+
+    Raises
+    ------
+    Refused
+        ``invalid``: it has more than `LONGEST_MESSAGE` characters, or some that cannot be printed.
+    """
+    text = " ".join(written.split())
+    if len(text) > LONGEST_MESSAGE:
+        sentence = say(
+            "A message has at most %(most)s characters; this one has %(n)s.",
+            most=LONGEST_MESSAGE,
+            n=len(text),
+        )
+        raise Refused("invalid", sentence)
+    if not text.isprintable():
+        raise Refused("invalid", say("Write the message in printable characters."))
+    return text
 
 
 def courses_schema() -> dict[str, Any]:

@@ -44,29 +44,35 @@ FIELDS = {
     "student": later("Student"),
     "instructor": later("Instructor"),
 }
+LONGEST_SECONDS = 3650 * 86400
+LIFETIME = later("Write a time up to 3,650 days as 30min, 2h or 120d, not “%(text)s”.")
+DEADLINE = later("Write a time from 1 s up to 3,650 days as 30min, 2h or 1d, not “%(text)s”.")
 SCOPES = ("person", "service", "agent", "admin", *ENGINES)
 
 
-def seconds_of(text: str) -> float:
+def seconds_of(text: str, least: float = 0.0) -> float:
     """Return the seconds of a time from a form, as ``90s``, ``30min``, ``2h`` or ``120d``; 0 for an empty one.
+
+    A time that is written is at least `least`: 0 or 1 s.
 
     Raises
     ------
     HTTPError
         400, with a sentence.
     """
-    written = text
+    written = " ".join(text.split())
     text = text.strip()
     if not text:
         return 0.0
     units = {"s": 1, "min": 60, "h": 3600, "d": 86400}
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz").strip()
     unit = text[len(text.rstrip("abcdefghijklmnopqrstuvwxyz")) :] or "s"
-    if not number.isdecimal() or len(number) > 9 or unit not in units:
-        raise HTTPError(
-            400, "%s", say("Write a time as 30min, 2h or 120d, not “%(text)s”.", text=written[:20])
-        )
-    return float(number) * units[unit]
+    known = number.isdecimal() and len(number) <= 9 and unit in units
+    seconds = float(number) * units[unit] if known else -1.0
+    if not least <= seconds <= LONGEST_SECONDS:
+        shown = written if len(written) <= 20 else written[:20] + "…"
+        raise HTTPError(400, "%s", say(DEADLINE if least else LIFETIME, text=shown))
+    return seconds
 
 
 class AdminPage(Page):
@@ -166,6 +172,7 @@ class OverviewPage(AuditPage):
             shown=shown,
             tokens=tokens,
             audit=self.changes(audit) if audit is not None else None,
+            file_wrong="",
             wanted=dict(zip(("who", "about"), self.wanted(), strict=True)),
             **token_values(),
             **_devices(devices, leases),
@@ -196,13 +203,23 @@ class DrainPage(AdminPage):
 
     async def get(self, server: str) -> None:
         """Show the form."""
+        server = self.path_name(server)
+        async with self.service.as_administrator() as pool:
+            known = {device.server for device in await pool.devices()}
+        if server not in known:
+            raise HTTPError(404, "%s", say("The pool has no GPU server %(server)s.", server=server[:60]))
         part = "drain.html" if self.in_part else "dialog_page.html"
-        self.page(part, part="drain.html", server=self.path_name(server))
+        self.page(part, part="drain.html", in_place=False, server=server, given="", wrong_text="")
 
     async def post(self, server: str) -> None:
         """Drain the server."""
         server, gettext = self.path_name(server), self.texts.gettext
-        deadline = seconds_of(self.field("deadline"))
+        given = self.written("deadline")
+        try:
+            deadline = seconds_of(given, 1)
+        except HTTPError as error:
+            self.refuse_form("drain.html", server=server, given=given, wrong_text=self.said_of(error))
+            return
         async with self.service.as_administrator() as pool:
             count = await pool.drain(server, deadline)
         text = gettext("%(server)s gets no new slices; it holds %(n)s.")
@@ -285,7 +302,11 @@ class CoursesFilePage(AdminPage):
 
     async def post(self) -> None:
         """Show what a file would change; with the field ``apply``, import it."""
-        text = self._file()
+        try:
+            text = self._file()
+        except HTTPError as error:
+            self.refuse_form("file_form.html", file_wrong=self.said_of(error))
+            return
         apply = bool(self.field("apply"))
         problems: list[str] = []
         lines: list[str] = []
@@ -304,10 +325,11 @@ class CoursesFilePage(AdminPage):
         files = self.request.files.get("file", [])
         if files and files[0]["body"]:
             try:
-                return str(files[0]["body"].decode("utf-8"))
+                text = str(files[0]["body"].decode("utf-8"))
             except UnicodeDecodeError:
                 raise HTTPError(400, later("The file is not UTF-8 text.")) from None
-        text = self.field("yaml", LARGEST_FILE)
+        else:
+            text = self.field("yaml", LARGEST_FILE)
         if not text.strip():
             raise HTTPError(400, later("Choose a file, or write one."))
         return text

@@ -30,6 +30,7 @@ GROUPS_SECONDS = 60.0
 BELIEVED_SECONDS = 20
 """The time for which the Hub is not asked again who somebody is: what it takes from them (a group, a role, the session) counts after this time."""
 TOO_OLD = later("This form is too old, or not one of this site's; load the page again and repeat it.")
+SIGN_IN = later("Sign in to JupyterHub again.")
 _SAID = "gpukernel-said"
 _ASKED_AGAIN = "gpukernel-asked-again"
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -195,15 +196,14 @@ class Page(Visit):
 
     def nobody(self) -> None:
         """Have the visitor sign in, where a page can do that."""
-        if self.in_part:
-            self.set_header("HX-Refresh", "true")
-            raise HTTPError(403, later("Sign in to JupyterHub again."))
         if self.request.method not in ("GET", "HEAD"):
             # The Hub's library identifies nobody whose form has no valid token of ours.
             raise HTTPError(403, TOO_OLD)
+        if self.in_part:
+            raise HTTPError(403, SIGN_IN)
         if self.request.headers.get("Sec-Fetch-Mode", "navigate") != "navigate":
             # What a script or a style sheet asks for would sign in anew, and the forms of the page that is open would count no more.
-            raise HTTPError(403, later("Sign in to JupyterHub again."))
+            raise HTTPError(403, SIGN_IN)
         self.redirect(self.get_login_url())
 
     def course_path(self, course: str) -> str:
@@ -224,6 +224,7 @@ class Page(Visit):
             "visitor": user["name"] if user else "",
             "administers": bool(user and administers(user)),
             "here": self.request.path,
+            "sign_in": SIGN_IN,
             "course_path": self.course_path,
         }
         template: jinja2.Template = self.settings["templates"][self.language].get_template(name)
@@ -278,12 +279,24 @@ class Page(Visit):
         error = kwargs.get("exc_info", (None, None, None))[1]
         if self._asks_again(error):
             return
+        if self.in_part and isinstance(error, HTTPError) and error.log_message == SIGN_IN:
+            # The page loads itself again, where nothing has been written in it.
+            self.set_header("HX-Trigger", "signed-out")
+            self.set_header("HX-Reswap", "none")
         sentence = self.texts.of(self._sentence(status_code, error))
         template = "error.html"
         if self.in_part:
             in_dialog = self.request.headers.get("HX-Target") == "dialog-body"
             template = "dialog_error.html" if in_dialog else "alert.html"
         self.finish(self.template(template, sentence=sentence, status=status_code, said=""))
+
+    def said_of(self, error: PoolError | HTTPError) -> str:
+        """Return the sentence of a refusal in the reader's language."""
+        return self.texts.of(self._sentence(400, error))
+
+    def written(self, name: str) -> str:
+        """Return a field of the form as it was written, however long, for a form that says itself what is wrong."""
+        return str(self.get_body_argument(name, "", strip=False))
 
     def field(self, name: str, most: int = 1000) -> str:
         """Return a field of the form that was sent; empty where it is missing."""

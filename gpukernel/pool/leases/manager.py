@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import astuple, replace
 
 from gpukernel.common.errors import Refused
+from gpukernel.common.i18n import say
 from gpukernel.common.logs import of_lease
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest, Waiting
 from gpukernel.common.policy import Policy
@@ -383,7 +384,7 @@ class LeaseManager:
             raise Refused("invalid", f"A deadline of {deadline!r} s is not possible.")
         until = self.steady() + deadline if deadline else None
         if not self.store.servers.drain(server, True, until, who, now):
-            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+            raise Refused("no_such_server", say("The pool has no GPU server %(server)s.", server=server[:60]))
         held = {lease.id for lease, _ in self.store.leases.on_server(server)}
         for lease_id in held if deadline else ():
             self.store.leases.notify(
@@ -395,7 +396,7 @@ class LeaseManager:
     def undrain(self, server: str, who: str) -> None:
         """Admit `server` to new leases again; raises `Refused` as `drain` does."""
         if not self.store.servers.drain(server, False, None, who, self.now()):
-            raise Refused("no_such_server", f"The pool has no GPU server {server[:60]}.")
+            raise Refused("no_such_server", say("The pool has no GPU server %(server)s.", server=server[:60]))
         for lease, _ in self.store.leases.on_server(server):
             self.store.leases.notify(lease.id, "", only_over="This slice ends at")
         self.schedule()

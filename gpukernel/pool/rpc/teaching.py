@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 import gpukernel.common.proto.teaching_pb2 as pb
 import gpukernel.common.proto.teaching_pb2_grpc as rpc
+from gpukernel.common.course_entries import message_text
 from gpukernel.common.errors import Refused
 from gpukernel.common.i18n import say
 from gpukernel.pool.auth.identity import Caller, Identity
@@ -27,9 +28,8 @@ from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import use_by_day
 
-__all__ = ["LONGEST_MESSAGE", "TeachingService"]
+__all__ = ["TeachingService"]
 
-LONGEST_MESSAGE = 300
 LONGEST_HISTORY = 400 * 86400.0
 
 
@@ -121,16 +121,7 @@ class TeachingService(rpc.TeachingServicer):
 
         def work() -> pb.MessageSent:
             assert lease is not None
-            text = " ".join(request.text.split())
-            if len(text) > LONGEST_MESSAGE or not text.isprintable():
-                raise Refused(
-                    "invalid",
-                    say(
-                        "A message has at most %(most)s printable characters; this one has %(n)s.",
-                        most=LONGEST_MESSAGE,
-                        n=len(text),
-                    ),
-                )
+            text = message_text(request.text)
             if lease.state not in ("starting", "live"):
                 raise Refused("not_live", say("This slice has ended; nobody would see the message."))
             said = f"{caller.name}: {text}" if text else ""

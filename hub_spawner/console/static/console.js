@@ -122,4 +122,17 @@ document.addEventListener("said", (event) => {
   document.body.dispatchEvent(new Event("looked"));
 });
 
-document.addEventListener("htmx:sendError", () => say(document.body.dataset.offline, "warning"));
+for (const event of ["htmx:sendError", "htmx:timeout"]) {
+  document.addEventListener(event, () => say(document.body.dataset.offline, "warning"));
+}
+
+// Who is signed out signs in as the page loads again; what somebody is writing stays until they have seen why.
+const written = () =>
+  [...document.querySelectorAll("form[method=post] :is(input:not([type=hidden]), textarea)")].some(
+    (field) => field.value !== field.defaultValue || field.checked !== field.defaultChecked,
+  );
+
+document.addEventListener("signed-out", () => {
+  if (written()) say(document.body.dataset.signedOut, "warning");
+  else location.reload();
+});

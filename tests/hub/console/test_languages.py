@@ -38,7 +38,7 @@ def test_what_the_pool_refuses_stands_in_the_reader_s_language_with_its_figures(
     assert "课程 ml101 已占用其 0.80 块设备中的 0.45；再加 0.40 放不下。" in page
     assert "does not fit" not in page
     answer = prof.fill(f"course/ml101/lease/{lease.id}/resize", share="0.75")
-    assert answer.status_code == 409
+    assert answer.status_code == 422
     assert "ml101 的学生 anna 同时最多占用 0.50 块设备；所请求的 0.75 永远无法满足。" in words(answer)
     answer = prof.fill("course/ml101/quota", whom="course", devices="2", apply="yes")
     assert "只有资源池管理员可以设置 course:ml101 的限额；教师可以设置自己学生的限额。" in words(answer)

@@ -35,11 +35,15 @@ def test_a_form_that_never_ends_loses_its_connection(monkeypatch: pytest.MonkeyP
 
 
 def test_every_field_for_a_line_of_text_has_its_longest() -> None:
-    """A longer text has the whole form refused, on a page of its own: the browser takes no more."""
+    """A longer text has the whole form refused, on a page of its own: the browser takes no more.
+
+    The forms of one slice and one server say at their field what is too long; there the browser would drop the rest of it unasked.
+    """
     templates = Path(hub_spawner.console.__path__[0]) / "templates"
     fields = {
         (path.name, field)
         for path in templates.glob("*.html")
+        if path.name not in ("lease.html", "drain.html")
         for field in re.findall(r"<input (?:[^<>]|<[^<>]*>|\{%.*?%\})*?>", path.read_text())
         if 'type="' not in field
     }

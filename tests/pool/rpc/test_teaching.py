@@ -295,7 +295,7 @@ def test_a_message_reaches_the_holder_beside_the_pool_s_own_notices(tmp_path: Pa
         assert told.startswith("prof: The lesson ends at 12. This slice ends at")
         await prof.send_message(lease.id, "")
         assert (await anna.renew(lease.id)).notice.startswith("This slice ends at")
-        with pytest.raises(Refused, match="at most 300 printable characters; this one has 301"):
+        with pytest.raises(Refused, match="at most 300 characters; this one has 301"):
             await prof.send_message(lease.id, "x" * 301)
         with pytest.raises(Refused, match="printable"):
             await prof.send_message(lease.id, "\x1b[2J")
