@@ -22,6 +22,7 @@ __all__ = [
     "merged",
     "plain_bound",
     "plain_duration",
+    "planned_entry",
     "sentence",
     "subject_of",
 ]
@@ -112,6 +113,22 @@ def sentence(entry: AuditEntry) -> str:
     """Return an entry as a sentence: ``prof: course ml101: offers + V100 × 0.1``."""
     changes = ", ".join(str(change) for change in merged(differences(entry))) or entry.action
     return f"{entry.who}: {subject_of(entry)}: {changes}"
+
+
+def planned_entry(line: str) -> AuditEntry | None:
+    """Return a line of what an import would change as the entry of the audit that it will be; None where it has another form."""
+    subject, _, rest = line.partition(": ")
+    parts = rest.split(" → ")
+    for place in range(1, len(parts)):
+        before, after = (" → ".join(some) for some in (parts[:place], parts[place:]))
+        before, after = ("" if one == "nothing" else one for one in (before, after))
+        if _object(before) is not None and _object(after) is not None:
+            break
+    else:
+        if len(parts) != 2:
+            return None
+    kind = subject.partition(" ")[0]
+    return AuditEntry(0.0, "", "quota" if ":" in kind else kind, subject, before, after)
 
 
 def matching_entries(

@@ -15,7 +15,7 @@ from typing import Any
 from tornado.web import HTTPError
 
 from gpukernel.client.admin import AuditEntry
-from gpukernel.client.audit import Change, differences, matching_entries, merged, subject_of
+from gpukernel.client.audit import Change, differences, matching_entries, merged, planned_entry, subject_of
 from gpukernel.common.connection import write_connection
 from gpukernel.common.csv_text import csv_text
 from gpukernel.common.errors import NotAllowed, Refused
@@ -41,8 +41,32 @@ FIELDS = {
     "priority": later("Class of its kernels"),
     "weight": later("Weight"),
     "environments": later("Environments"),
+    "groups": later("Groups of students"),
+    "instructor_groups": later("Groups of instructors"),
+    "notebooks": later("Notebooks"),
     "student": later("Student"),
     "instructor": later("Instructor"),
+}
+ACTIONS = {
+    "course": later("Course"),
+    "delegate": later("Decided by"),
+    "device": later("Device"),
+    "drain": later("Drain"),
+    "end": later("End of a slice"),
+    "forget": later("Server forgotten"),
+    "gives way": later("Slice gives way"),
+    "held": later("Slices held now"),
+    "import": later("File imported"),
+    "message": later("Message"),
+    "queue": later("Place in the queue"),
+    "quota": later("Quota"),
+    "reservation": later("Reserved hours"),
+    "reset": later("Server's identity reset"),
+    "resize": later("Resize"),
+    "server": later("JupyterHub's server"),
+    "term": later("Term"),
+    "timezone": later("Time zone"),
+    "token": later("Token"),
 }
 LONGEST_SECONDS = 3650 * 86400
 LIFETIME = later("Write a time up to 3,650 days as 30min, 2h or 120d, not “%(text)s”.")
@@ -98,6 +122,29 @@ async def _or_nothing(what: Any) -> Any:
         return None
 
 
+def change_words(page: Page, entry: AuditEntry) -> list[str]:
+    """Return the differences of an entry of the audit in the reader's language; what was done, where they name no field."""
+    gettext = page.texts.gettext
+    done = gettext(ACTIONS.get(entry.action, entry.action))
+
+    def words(change: Change) -> str:
+        if not change.field:
+            return f"{done}{gettext(later(': '))}{change}"
+        label = LABELS[change.field][0] if change.field in LABELS else FIELDS.get(change.field, change.field)
+        return str(replace(change, field=gettext(label)))
+
+    return [words(change) for change in merged(differences(entry))] or [done]
+
+
+def import_words(page: Page, line: str) -> str:
+    """Return a line of what an import would change in the reader's language."""
+    entry = planned_entry(line)
+    if entry is None:
+        return line
+    changes = change_words(page, entry)
+    return f"{entry.subject}{page.texts.gettext(later(': '))}{page.texts.gettext(later(', ')).join(changes)}"
+
+
 class AuditPage(AdminPage):
     """A page with the changes that the address asks for: ``who`` made them and what they are ``about``."""
 
@@ -108,21 +155,12 @@ class AuditPage(AdminPage):
     def changes(self, audit: list[AuditEntry]) -> list[SimpleNamespace]:
         """Return the wanted entries, the newest first, each with its differences in words."""
         who, about = self.wanted()
-        gettext = self.texts.gettext
-
-        def words(change: Change) -> str:
-            label = (
-                LABELS[change.field][0] if change.field in LABELS else FIELDS.get(change.field, change.field)
-            )
-            return str(replace(change, field=gettext(label)))
-
         return [
             SimpleNamespace(
                 time=entry.time,
                 who=entry.who,
-                action=entry.action,
                 subject=subject_of(entry),
-                changes=[words(change) for change in merged(differences(entry))],
+                changes=change_words(self, entry),
             )
             for entry in reversed(matching_entries(audit, who=who, about=about))
         ]
@@ -319,7 +357,13 @@ class CoursesFilePage(AdminPage):
             self.done(self.texts.gettext("The courses are what the file says."), self.back)
             return
         part = "import.html" if self.in_part else "dialog_page.html"
-        self.page(part, part="import.html", lines=lines, problems=problems, text=text)
+        self.page(
+            part,
+            part="import.html",
+            lines=[import_words(self, one) for one in lines],
+            problems=problems,
+            text=text,
+        )
 
     def _file(self) -> str:
         files = self.request.files.get("file", [])

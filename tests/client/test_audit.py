@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpukernel.client.admin import AuditEntry
-from gpukernel.client.audit import differences, matching_entries, plain_bound, sentence
+from gpukernel.client.audit import differences, matching_entries, plain_bound, planned_entry, sentence
 from gpukernel.common.bounds import plain_number
 from gpukernel.common.course_entries import parse_bound
 
@@ -113,3 +113,27 @@ def test_saving_what_a_form_shows_changes_nothing(name: str, value: float) -> No
     shown = plain_bound(name, plain_number(value))
     assert "e" not in shown
     assert parse_bound(name, shown)[1] == value
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            f"course ml101: {json.dumps(COURSE)} → {json.dumps(COURSE | {'title': 'a → b'})}",
+            "course ml101: title ML → a → b",
+        ),
+        (f"course ml101: {json.dumps(COURSE)} → nothing", "course ml101: − course ml101"),
+        ('student:ml101: nothing → {"idle_seconds": 1200.0}', "student:ml101: idle + 20min"),
+        ("timezone: UTC → Asia/Shanghai", "timezone: UTC → Asia/Shanghai"),
+        ("reservation of ml101: nothing → tue 10:00–12:00 0.5 devices", "reservation of ml101: + tue 10:00–12:00 0.5 devices"),
+    ],
+)  # fmt: skip
+def test_a_line_of_an_import_is_said_as_the_difference_that_it_is(line: str, said: str) -> None:
+    planned = planned_entry(line)
+    assert planned is not None
+    assert sentence(planned) == f": {said}"
+
+
+def test_a_line_of_another_form_is_no_entry() -> None:
+    assert planned_entry("Something else.") is None
+    assert planned_entry("a: b → c → d") is None

@@ -28,6 +28,20 @@ INSTALLERS = ("pip --no-compile", "uv", "pip")
 CHECK = Path(__file__).with_name("check.py")
 
 
+def interpreter(name: str) -> str | None:
+    """Return the path of the Python called ``python3.14``, or at that path: of ``PATH``, else of pyenv; None where this machine has none.
+
+    What stands in ``PATH`` may be a shim of pyenv for a version that is not switched on: only what runs counts.
+    """
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    version = name.removeprefix("python")
+    own = sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}"))
+    for place in filter(None, (shutil.which(name), *own)):
+        if subprocess.run([place, "-c", "import venv"], capture_output=True).returncode == 0:
+            return str(place)
+    return None
+
+
 def bare_path(folder: Path) -> Path:
     """Fill `folder` with links to the commands of ``PATH``, without compilers, build tools and Node; return it."""
     folder.mkdir()
@@ -133,9 +147,9 @@ def main() -> None:
     failed = False
     say("| Python | environment and installation | demo | kernel and TLS | to the demo's result |")
     say("| --- | ---: | ---: | ---: | ---: |")
-    for python in options.python or [sys.executable]:
-        if shutil.which(python) is None:
-            say(f"| {python} | SKIPPED: it is not here | | | |")
+    for name in options.python or [sys.executable]:
+        if (python := interpreter(name)) is None:
+            say(f"| {name} | SKIPPED: it is not here | | | |")
             continue
         with tempfile.TemporaryDirectory(prefix="wheel-") as root:
             downloads = options.downloads or Path(root, "downloads")

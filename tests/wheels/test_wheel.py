@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import site
 import subprocess
+import sys
 import tomllib
 import venv
 import zipfile
@@ -13,8 +14,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.wheels.minute import interpreter
+
 ROOT = Path(__file__).parents[2]
-VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+VERSION = PROJECT["version"]
+VERSIONS = [one.rpartition(" ")[2] for one in PROJECT["classifiers"] if " :: 3." in one]
 NEWEST_GLIBC = (2, 28)
 
 
@@ -24,6 +29,37 @@ def wheel() -> Path:
     if not found:
         pytest.skip("no wheel of this version in dist/: make wheels builds one")
     return found[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", VERSIONS)
+def test_every_python_that_is_here_runs_a_kernel(wheel: Path, tmp_path: Path, version: str) -> None:
+    if (python := interpreter(f"python{version}")) is None:
+        pytest.skip(f"no Python {version} on this machine")
+    subprocess.run([python, "-m", "venv", str(tmp_path / "env")], check=True)
+    own = str(tmp_path / "env" / "bin" / "python")
+    install = [own, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--only-binary", ":all:"]
+    done = subprocess.run([*install, str(wheel)], capture_output=True, text=True)
+    if done.returncode and "No matching distribution" not in done.stderr:
+        pytest.skip(f"pip cannot fetch what the wheel depends on: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr  # something that it depends on has no wheel for this Python
+    check = [own, "-W", "error::DeprecationWarning:gpukernel", str(ROOT / "tests" / "wheels" / "check.py")]
+    tried = subprocess.run(check, capture_output=True, text=True, cwd=tmp_path)
+    assert tried.returncode == 0, tried.stderr
+    assert "a kernel ran on 655 MiB" in tried.stdout
+
+
+def test_a_python_that_is_not_here_is_not_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    shim = tmp_path / "python3.99"
+    shim.write_text("#!/bin/sh\necho 'pyenv: python3.99: command not found' >&2\nexit 127\n")
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert interpreter("python3.99") is None
+    own = tmp_path / "versions" / "3.99.0" / "bin" / "python3.99"
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    assert interpreter("python3.99") == str(own)
 
 
 def test_it_is_for_every_python_and_names_its_licences(wheel: Path) -> None:

@@ -17,7 +17,7 @@ from gpukernel.common.i18n import say
 from hub_spawner.i18n import Texts
 from tests.conftest import Pool, eventually
 from tests.hub.console.people import Holders, Visitor, words, words_in
-from tests.hub.hub import Hub
+from tests.hub.hub import ADMIN, Hub
 
 CHINESE = {"Accept-Language": "zh-CN,zh;q=0.9,en;q=0.5"}
 
@@ -132,6 +132,30 @@ def test_a_person_s_own_page_is_in_the_reader_s_language_to_its_units(
     shown = page.partition("最近 14 天")[0]
     left = re.sub(r"lesson.ipynb|waits|ml101|JupyterHub|V100\S*|Tesla|simulated|UTC|English", "", shown)
     assert set(re.findall(r"[A-Za-z]{4,}", left)) <= {"anna"}, left
+
+
+def test_the_administrator_s_changes_are_in_the_reader_s_language(
+    running: tuple[Hub, Pool], holders: Holders
+) -> None:
+    admin = Visitor(running[0], ADMIN)
+    admin.headers.update(CHINESE)
+    lease = holders.hold("anna", 0.3)
+    holders.ask("send_message", lease.id, "下课前请保存。")
+    file = (running[0].home / "courses.yaml").read_text()
+    changed = file.replace("[teachers]", "[teachers, tutors]").replace("0.8", "0.7")
+    preview = words(admin.fill("admin/courses.yaml", yaml=changed))
+    assert "course hpc：教师用户组 + tutors" in preview
+    assert "course:ml101：同时占用的设备数 0.8 → 0.7" in preview
+    admin.fill("admin/courses.yaml", yaml=changed, apply="yes")
+    page = words(admin.see("admin"))
+    assert "root course ml101: anna 消息：+ 下课前请保存。" in page
+    assert "courses.yaml 已导入文件" in page
+    assert "教师用户组 + tutors" in page
+    assert "1 个切片，" in page
+    english = Visitor(running[0], ADMIN)
+    page = words(english.see("admin"))
+    assert "root course ml101: anna Message: + 下课前请保存。" in page
+    assert "Groups of instructors + tutors" in page
 
 
 def test_a_sentence_that_is_not_in_the_catalogue_stays_english() -> None:
