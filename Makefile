@@ -65,17 +65,17 @@ metrics: $(VENV)/.test  ## Print the shape of the tree: folders, files, docstrin
 STEPS ?= 100000
 model: $(VENV)/.test  ## Drive the pool with STEPS=100000 random steps against a model of it, on SQLite and PostgreSQL (an hour)
 	GPUKERNEL_MODEL_STEPS=$(STEPS) GPUKERNEL_MODEL_PARTS=2 \
-	    $(BIN)/python -m pytest -n 2 tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
+	    $(BIN)/python -m pytest -n 2 --dist loadgroup tests/pool/test_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 
 PLACED_STEPS ?= 10000
 placed: $(VENV)/.test  ## Mix the pool's leases and those of engines in PLACED_STEPS=10000 random steps, on SQLite and PostgreSQL (half an hour or more)
 	GPUKERNEL_PLACED_STEPS=$(PLACED_STEPS) \
-	    $(BIN)/python -m pytest -n 2 tests/pool/test_placed_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
+	    $(BIN)/python -m pytest -n 2 --dist loadgroup tests/pool/test_placed_model.py --timeout=0 --show-capture=no $(PYTEST_ARGS)
 
 SCHEDULES ?= 10000
 partitions: $(VENV)/.test  ## Hold no byte twice in SCHEDULES=10000 random schedules of partitions and clocks, in two processes (an hour)
 	GPUKERNEL_PARTITION_SCHEDULES=$(SCHEDULES) GPUKERNEL_PARTITION_PARTS=2 \
-	    $(BIN)/python -m pytest -n 2 tests/pool/test_partitions.py --timeout=0 -rP $(PYTEST_ARGS)
+	    $(BIN)/python -m pytest -n 2 --dist loadgroup tests/pool/test_partitions.py --timeout=0 -rP $(PYTEST_ARGS)
 
 crashes: $(VENV)/.test  ## Kill the pool at every transaction boundary, and upgrades, on SQLite and PostgreSQL (ten minutes)
 	GPUKERNEL_CRASH_STRIDE=1 GPUKERNEL_CRASH_MOMENTS=60 GPUKERNEL_CRASH_JOBS=2 \
