@@ -91,14 +91,12 @@ class Agent:
         confinement: str = "auto",
         accounts: tuple[int, int] = ACCOUNTS,
     ) -> None:
-        self.name = name
-        self.attached = asyncio.Event()
+        self.name, self.attached = name, asyncio.Event()
         self._own = OwnIdentity(state)
         self._wakefulness = Wakefulness(others=workers_may_live())
         self._old_pool = True  # it knows nothing of validity, as far as is known
         self._valid_seconds = 0.0
-        self._connection = connection
-        self._way = 0  # of the connection's
+        self._connection, self._way = connection, 0  # which of its ways
         self._refused: set[str] = set()  # addresses whose pools have refused this agent, one after the other
         self._complaints: set[str] = set()
         directory = short_directory(state)
@@ -273,7 +271,9 @@ class Agent:
                 ready = asyncio.get_running_loop().call_later(SILENT_POOL_SECONDS, self._admitted)
                 while (message := await self._next_of(call, several=several)) is not grpc.aio.EOF:
                     ready.cancel()
-                    if message.WhichOneof("message") != "register_again":
+                    if message.WhichOneof("message") == "register_again":
+                        self._way -= 1  # with this pool, which tells the epoch
+                    else:
                         self._admitted()
                     if not self._own.epochs.admit(message.epoch):
                         log.error(
