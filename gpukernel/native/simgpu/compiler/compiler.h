@@ -36,8 +36,9 @@ class CompiledKernel {
     const std::string& refused() const { return refused_; }  // why there is no code; empty: there is
     const MachineCode& image() const { return *image_; }
     uint32_t enter(Context& context, Warp& warp, uint32_t block) const {
-        return call(context, warp, entries_[block]);
+        return call(context, warp, code_ + entries_[block]);
     }
+    void begin_warps(Context& context) const;                   // those of a block, none of which has begun
     uint32_t enter_warps(Context& context, Warp& first) const;  // `first` and those behind it
     void settle(Context& context, Warp& warp) const;            // what is the same for a whole launch
 
@@ -45,9 +46,9 @@ class CompiledKernel {
     std::unique_ptr<MachineCode> image_;
     std::string refused_;
     void make(const Function& function, bool rows);
-    uint32_t call(Context& context, Warp& warp, size_t place) const {
+    uint32_t call(Context& context, Warp& warp, const char* place) const {
         using Enter = uint32_t (*)(Context*, Warp*, const char*);
-        return reinterpret_cast<Enter>(code_ + enter_)(&context, &warp, code_ + place);
+        return reinterpret_cast<Enter>(code_ + enter_)(&context, &warp, place);
     }
     const size_t* entries_ = nullptr;
     size_t enter_ = 0;
@@ -100,6 +101,8 @@ bool compile_later(const Function& function, bool rows);
 // Returns when the thread in the background has nothing to do with these functions any more.
 void forget(const Program& program);
 
+// Behind a warp's registers there is so much room for what compiled code keeps of it (none: nothing).
+uint64_t bytes_of_lines(const CompiledKernel* kernel);
 // Before a launch: a context for this block's warps.
 void prepare(BlockState& block);
 // Before each block of a launch: the context says which it is.

@@ -32,7 +32,7 @@ struct Value {             // a register of the program
     double weight = 0;             // how often it is used, loops counting more
     std::vector<uint8_t> vectors;  // registers of the processor that hold it; none: it lies in memory
     bool settled = false;          // a launch computes it once
-    int32_t scalar = -1;           // where a line lies in the frame of a call
+    int32_t scalar = -1;           // where a line lies, among those of a warp or of a launch
 };
 
 using Set = std::vector<uint64_t>;  // of values

@@ -10,10 +10,12 @@
 
 namespace gpukernel::simgpu::compiler {
 
+constexpr uint32_t kEnds = ~0u;       // instead of an operation: at none, for the warp has ended
 constexpr int32_t kBudget = 1 << 18;  // operations between two looks at what else happens
 
 // What compiled code finds through r15.  Behind it lie, where `Layout` says, the lanes that wait at each
-// block, the allocations that each access has found, constants of the compiler's own, and lines.
+// block, the allocations that each access has found, constants of the compiler's own, and the lines that a
+// launch computes once; a warp's own lines lie behind its registers.
 struct alignas(64) Context {
     int32_t budget = 0;      // operations until the code asks what else happens
     uint32_t mask = 0;       // the lanes that run, when the code is entered and left
@@ -27,6 +29,10 @@ struct alignas(64) Context {
     // left, and how many more blocks along x come after this one.
     Warp *front = nullptr, *back = nullptr, *at = nullptr;
     int32_t more_blocks = 0;
+    // The turn in which they are (generate/turns.cpp): where its code begins, the block of code that this is,
+    // the operation at which the first warp's part of it has ended, and whether another one may follow.
+    uint32_t turn_block = 0, turn_ends = 0, turns = 0;
+    const char* turn = nullptr;
     // Operands and results of operations that are done lane after lane.
     alignas(64) uint64_t lanes[5][kLanes] = {};
 };
@@ -41,8 +47,8 @@ struct Wanted {     // by a site
 };
 
 struct Layout {
-    uint32_t waiting = 0, sites = 0, literals = 0, scalars = 0, bytes = 0;
-    uint32_t lines = 0;  // of which each warp has room behind the rest, for while it waits
+    uint32_t waiting = 0, sites = 0, literals = 0, settled = 0, bytes = 0;
+    uint32_t lines = 0, bytes_of_lines = 0;  // with a warp's registers
 };
 
 // The reasons for which the code is left.
@@ -51,8 +57,9 @@ enum class Left : uint32_t {
     over,     // the budget is used up, in front of Context::operation
     handed,   // the interpreter goes on at Context::operation
     faulted,  // a handler found a fault
-    met,      // at a barrier of the whole block, with the lines still in the context
-    between,  // the budget is used up, and no lane of the warp at hand has begun
+    met,      // at a barrier of the whole block, with the lines still behind the warp's registers
+    between,  // the budget is used up, and no lane of the warp at hand has begun its part of the turn
+    parted,   // no lane of the warp is left, and those before it wait at a barrier
 };
 
 struct MachineCode {
@@ -64,10 +71,9 @@ struct MachineCode {
     size_t settle = 0;            // what is done once for a launch
     size_t enter = 0;             // the function that goes to an entry
     size_t warps = 0;             // the entry for all warps of some blocks, none of which has begun
-    bool meets = false;           // it has a barrier, at which such warps would be left one by one
+    bool meets = false;           // it has a barrier of the whole block
     std::vector<Wanted> wanted;   // by each site
-    std::vector<std::vector<uint32_t>> entry_lines;    // of each block: the lines that are alive there
-    std::vector<std::vector<uint32_t>> entry_scalars;  // the same, by where they lie
+    std::vector<std::vector<uint32_t>> entry_lines;  // of each block: the lines that are alive there
     std::vector<uint64_t> literals;
     uint32_t native = 0, called = 0;  // operations with code of their own, and those that call a handler
     std::set<std::string> handlers;   // those

@@ -49,10 +49,9 @@ struct Running {
         return flow.blocks[b].begin == n ? static_cast<int>(b) : -1;
     }
 
-    uint64_t* scalars() const { return reinterpret_cast<uint64_t*>(bytes + image.layout.scalars); }
-    // Of this warp, while it waits at a barrier.
-    uint64_t* saved() const {
-        return reinterpret_cast<uint64_t*>(bytes + image.layout.bytes) + image.layout.lines * warp.index;
+    uint64_t& first_of(const Value& line) const {
+        char* from = line.settled ? bytes + image.layout.settled : frame()->registers + image.layout.lines;
+        return reinterpret_cast<uint64_t*>(from)[line.scalar];
     }
 
     template <class T>
@@ -79,7 +78,7 @@ struct Running {
                 if (contains(flow.blocks[static_cast<size_t>(blocks[i])].live, v))
                     lanes |= warp.groups[i].mask;
             if (!lanes) continue;
-            uint64_t& scalar = scalars()[value.scalar];
+            uint64_t& scalar = first_of(value);
             const char* from = warp.registers + value.slot;
             const auto step = static_cast<uint64_t>(value.shape.step);
             if (value.bytes == 0) {
@@ -100,7 +99,7 @@ struct Running {
             const Value& value = flow.values[v];
             if (value.shape.kind != LaneShape::line || !contains(alive, v)) continue;
             char* to = frame()->registers + value.slot;
-            const uint64_t first = scalars()[value.scalar], step = static_cast<uint64_t>(value.shape.step);
+            const uint64_t first = first_of(value), step = static_cast<uint64_t>(value.shape.step);
             if (value.bytes == 0) std::memcpy(to, &first, sizeof(uint32_t));
             for (uint32_t lane = 0; value.bytes && lane < kLanes; ++lane) {
                 const uint64_t one = wrapping_sum(first, wrapping_product(step, lane));
@@ -110,7 +109,7 @@ struct Running {
     }
 
     // The lanes that run have come to a barrier of the whole block; false: the interpreter sees to it.
-    bool meet(uint32_t entry_behind) {
+    bool meet() {
         const Op& op = code()[context.operation];
         const auto* ids = reinterpret_cast<const uint32_t*>(warp.base[op.a & 1] + op.a);
         const uint32_t id = ids[std::countr_zero(context.mask)];
@@ -119,14 +118,16 @@ struct Running {
             give_lines(flow.alive(here)[context.operation - here.begin]);
             return false;
         }
-        const uint64_t* from = scalars();
-        uint64_t* to = saved();
-        for (uint32_t n : image.entry_scalars[entry_behind]) to[n] = from[n];
+        wait(op, id, context.mask);
+        return true;
+    }
+    // At a barrier of the whole block, with the lines behind the registers.
+    void wait(const Op& op, uint32_t id, uint32_t lanes) {
         warp.resumes = &op + 1;
-        block.barriers[id].arrived += count_of(context.mask);
+        block.barriers[id].arrived += count_of(lanes);
+        warp.groups[0].ip = &op;
         warp.groups[0].wait = Wait::barrier;
         warp.groups[0].barrier = static_cast<uint8_t>(id);
-        return true;
     }
 
     void forget_sites(uint64_t age) {
@@ -169,10 +170,8 @@ struct Running {
                                 !flow.blocks[entry].waited_for.contains(static_cast<uint32_t>(blocks[i]))))
                 return false;
         begin();
-        if (resumes)
-            resume(entry);
-        else if (!take_lines(entry, blocks))
-            return false;
+        warp.resumes = nullptr;
+        if (!resumes && !take_lines(entry, blocks)) return false;
         for (int i = 0; i < warp.group_count; ++i)
             if (i != lowest) waiting()[blocks[i]] |= warp.groups[i].mask;
         return after(enter(entry, warp.groups[lowest].mask));
@@ -191,14 +190,8 @@ struct Running {
         warp.touched = false;
         if (block.context_age != warp.age) forget_sites(warp.age);
     }
-    void resume(uint32_t entry) {
-        warp.resumes = nullptr;
-        const uint64_t* from = saved();
-        uint64_t* to = scalars();
-        for (uint32_t n : image.entry_scalars[entry]) to[n] = from[n];
-    }
     Left enter(uint32_t entry, uint32_t lanes) {
-        context.back = &warp, context.more_blocks = 0;
+        context.front = context.back = &warp, context.more_blocks = 0, context.turns = 0;
         context.mask = lanes;
         context.exited = 0;
         context.budget = kBudget;
@@ -217,7 +210,7 @@ struct Running {
         else
             write_groups();
         if (context.exited) end_lanes(warp, context.exited);
-        if (left == Left::met) return meet(flow.block_of[context.operation + 1]);
+        if (left == Left::met) return meet();
         if (left == Left::handed) return false;
         if (left == Left::over) {
             warp.launch->go_on();
@@ -244,10 +237,25 @@ struct Running {
         const Group& group = warp.groups[0];
         const uint32_t entry = flow.block_of[static_cast<size_t>(group.ip - code())];
         begin();
-        resume(entry);
+        warp.resumes = nullptr;
         const Left left = enter(entry, group.mask);
         if (left == Left::ended) return end_all();
         return after(left) ? left : Left::handed;
+    }
+    // The same two, where code that has run several warps has not run this one, or has done its part of the
+    // turn as far as an operation.
+    void begin_later(uint32_t entry) {
+        block.start(warp);
+        if (entry) warp.resumes = warp.groups[0].ip = code() + flow.blocks[entry].begin;
+    }
+    void has_done(uint32_t end) {
+        block.start(warp);
+        if (end == kEnds) {
+            end_all();
+        } else {
+            const Op& op = code()[end];
+            wait(op, *reinterpret_cast<const uint32_t*>(flow.function->constant_base + op.a), warp.started);
+        }
     }
     Left end_all() {  // nobody waits anywhere
         const uint32_t count = count_of(warp.live);
@@ -280,27 +288,21 @@ bool run(Warp& warp) { return Running(warp).run(); }
 
 namespace {
 
-// From barrier to barrier; true: the block has ended.
-bool run_block(BlockState& block) {
-    bool regular = true;
-    for (Warp& warp : block.warps) {
-        if (!regular) {
-            block.start(warp);
-            continue;
-        }
-        const Left left = Running(warp).run_first();
-        regular = left == Left::ended || left == Left::met;
-    }
-    while (regular && block.living) {
-        if (!release(block)) return false;
-        if (++block.turns % kLook == 0) block.launch->go_on();
-        for (Warp& warp : block.warps) {
-            if (!warp.live) continue;
-            const Left left = Running(warp).run_on();
+// From barrier to barrier, beginning with the warps from `warp` on, which are where the turn begins; true:
+// the block has ended.
+bool run_turns(BlockState& block, Warp* warp, bool at_first) {
+    do {
+        for (; warp <= &block.warps.back(); ++warp) {
+            if (!warp->live) continue;
+            const Left left = at_first ? Running(*warp).run_first() : Running(*warp).run_on();
             if (left != Left::ended && left != Left::met) return false;
         }
-    }
-    return regular;
+        if (!block.living) return true;
+        if (++block.turns % kLook == 0) block.launch->go_on();
+        warp = &block.warps.front();
+        at_first = false;
+    } while (release(block));
+    return false;
 }
 
 void make_untouched(BlockState& block) {
@@ -344,10 +346,21 @@ Left run_warps(BlockState& block, Context& context) {
     }
 }
 
+// One of a block's warps has left a turn; true: the block has ended nevertheless.
+bool go_apart(BlockState& block, Warp& at, uint32_t turn_block, uint32_t turn_ends, Left left) {
+    for (Warp& warp : block.warps) {
+        if (&warp < &at)
+            Running(warp).has_done(turn_ends);
+        else
+            Running(warp).begin_later(turn_block);
+    }
+    left = Running(at).begun(left == Left::parted ? Left::ended : left);
+    return (left == Left::ended || left == Left::met) && run_turns(block, &at + 1, turn_block == 0);
+}
+
 }  // namespace
 
 Ran run_blocks(BlockState& block, uint64_t count) {
-    if (block.compiled->image().meets) return {1, run_block(block)};
 #ifdef SIMGPU_CLEARED
     count = 1;
 #endif
@@ -356,25 +369,19 @@ Ran run_blocks(BlockState& block, uint64_t count) {
     count = std::min<uint64_t>({count, block.launch->launch->grid.x - x, INT32_MAX});
     context.front = &block.warps.front(), context.back = &block.warps.back();
     context.more_blocks = static_cast<int32_t>(count - 1);
+    context.turn_block = 0, context.turn_ends = kEnds, context.turns = 1;
+    block.compiled->begin_warps(context);
     const Left left = run_warps(block, context);
     if (left == Left::ended) {
         block.living = block.cluster->living = 0;
         return {count, true};
     }
-    // The warp at which the code was left is started, as if nobody had run those before it together.  What
-    // the code has left in registers and memory is that warp's: only the block's number is new.
+    // The warp at which the code was left goes on, as if nobody had run those before it together.  What the
+    // code has left in registers and memory is that warp's: only the block's number is new.
     block.untouched = false;
     const uint32_t blocks = context.special[kCtaidX] - x;
     tell_block(block);
-    for (Warp& warp : block.warps) {
-        if (&warp < context.at)
-            Running(warp).end_all();
-        else if (&warp > context.at)
-            block.start(warp);
-        else
-            Running(warp).begun(left);
-    }
-    return {uint64_t{blocks} + 1, false};
+    return {uint64_t{blocks} + 1, go_apart(block, *context.at, context.turn_block, context.turn_ends, left)};
 }
 
 void start(BlockState& block) {
@@ -387,8 +394,7 @@ void prepare(BlockState& block) {
     const CompiledKernel* kernel = block.compiled;
     if (!kernel) return;
     const MachineCode& image = kernel->image();
-    char* bytes =
-        block.context.need(image.layout.bytes + sizeof(uint64_t) * image.layout.lines * block.warps.size());
+    char* bytes = block.context.need(image.layout.bytes);
     std::memset(bytes, 0, image.layout.bytes);
     auto& context = *new (bytes) Context;
     std::copy(image.literals.begin(), image.literals.end(),

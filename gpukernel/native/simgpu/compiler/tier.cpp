@@ -112,7 +112,6 @@ CompiledKernel::~CompiledKernel() {
 size_t MachineCode::table_bytes() const {
     size_t bytes = literals.capacity() * sizeof(uint64_t) + entries.capacity() * sizeof(size_t);
     for (const auto& lines : entry_lines) bytes += sizeof lines + lines.capacity() * sizeof(uint32_t);
-    for (const auto& lines : entry_scalars) bytes += sizeof lines + lines.capacity() * sizeof(uint32_t);
     for (const std::string& name : handlers) bytes += kNode + name.capacity();
     for (const Signature& s : flow.signatures)
         bytes += sizeof s + s.key.capacity() + (s.reads.capacity() + s.writes.capacity()) * sizeof(Access);
@@ -124,9 +123,15 @@ size_t MachineCode::table_bytes() const {
     return bytes + flow.block_of.capacity() * sizeof(uint32_t) + flow.by_slot.size() * kNode;
 }
 
-void CompiledKernel::settle(Context& context, Warp& warp) const { call(context, warp, image_->settle); }
+void CompiledKernel::settle(Context& context, Warp& warp) const {
+    call(context, warp, code_ + image_->settle);
+}
+void CompiledKernel::begin_warps(Context& context) const { context.turn = code_ + image_->warps; }
 uint32_t CompiledKernel::enter_warps(Context& context, Warp& first) const {
-    return call(context, first, image_->warps);
+    return call(context, first, context.turn);
+}
+uint64_t bytes_of_lines(const CompiledKernel* kernel) {
+    return kernel ? kernel->image().layout.bytes_of_lines : 0;
 }
 
 namespace {

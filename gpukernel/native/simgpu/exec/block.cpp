@@ -21,7 +21,7 @@ void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* cod
     const bool same = count == warps.size() && shape == placed;
     warps.resize(count);
     placed = {0, 0, 0};  // nowhere, should there be no memory
-    const size_t per_warp = state.registers_of_a_warp();
+    const size_t per_warp = state.registers_of_a_warp() + compiler::bytes_of_lines(code);
     char* regs = registers.need(per_warp * count);
     if (!same || frames.size() != count) {
         frames.clear(), frames.resize(count);

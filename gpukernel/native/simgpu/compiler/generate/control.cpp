@@ -8,9 +8,8 @@
 namespace gpukernel::simgpu::compiler {
 namespace {
 
-constexpr int32_t kSpins = 1 << 8;      // turns of a loop with atomics, which may wait for another warp
-constexpr int32_t kCallCosts = 8;       // a handler, in operations
-constexpr int32_t kOfOthers = 1 << 14;  // what is used up of the budget when a warp begins
+constexpr int32_t kSpins = 1 << 8;  // turns of a loop with atomics, which may wait for another warp
+constexpr int32_t kCallCosts = 8;   // a handler, in operations
 
 }  // namespace
 
@@ -22,10 +21,14 @@ Generator::Generator(MachineCode& image)
       bodies_(flow_.blocks.size()),
       checks_(flow_.blocks.size() + 1),
       entries_(flow_.blocks.size()),
+      turns_(flow_.blocks.size()),
+      turn_begins_(flow_.blocks.size()),
       settled_(function_.code.size()),
       together_of_(function_.code.size(), -1) {
     for (uint32_t n : flow_.settled) settled_[n] = true;
+    turn_begins_[0] = true;
     find_together();
+    find_changes();
 }
 
 void Generator::run() {
@@ -58,7 +61,9 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
     masks_ = Masks::unknown;
     holds_ = kNoGuard;
     drop_all();
-    for (at_ = from; at_ < b.end && !full(); ++at_) {
+    changed_ = changes_[block_];
+    for (at_ = b.begin; at_ < from; ++at_) note_change(at_, changed_);
+    for (; at_ < b.end && !full(); note_change(at_, changed_), ++at_) {
         if (settled_[at_]) continue;
         op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
         before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
@@ -74,40 +79,6 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
             control();
     }
     if (function_.code[b.end - 1].control == Control::none) fall_through();
-}
-
-// Behind a warp that has ended: one warp after the other, and one block after the other along x.
-void Generator::write_warps() {
-    Label next, of_another_block, all, between;
-    a_.bind(checks_.back());
-    a_.alu(Assembler::compare, r14, field(offsetof(Context, back), 8), true);
-    a_.jump(equal, of_another_block);
-    a_.alu(Assembler::add, r14, static_cast<int32_t>(sizeof(Warp)), true);
-    a_.bind(next);
-    image_.warps = a_.size();
-    int32_t cost = 0;
-    for (uint32_t n = 0; n < function_.code.size(); ++n) cost += settled_[n] ? 0 : cost_of(n);
-    a_.alu(Assembler::compare, rbp, kBudget - kOfOthers, false);
-    a_.jump(less, between);
-    a_.alu(Assembler::subtract, rbp, cost, false);
-    a_.load(r12, warp_field(offsetof(Warp, started), 4), false);
-    a_.load(rbx, warp_field(offsetof(Warp, registers)), true);
-    if (keeps_exited_) a_.store(field(offsetof(Context, exited)), 0, false);
-    if (touches_) a_.store(warp_field(offsetof(Warp, touched), 1), 0, false);
-    reload(flow_.blocks[0].live);
-    a_.jump(bodies_[0]);
-    a_.bind(of_another_block);
-    a_.alu(Assembler::subtract, field(offsetof(Context, more_blocks)), 1);
-    a_.jump(below, all);
-    a_.alu(Assembler::add, field(offsetof(Context, special) + sizeof(uint32_t) * kCtaidX), 1);
-    a_.load(r14, field(offsetof(Context, front), 8), true);
-    a_.jump(next);
-    a_.bind(all);
-    a_.immediate(rax, static_cast<uint64_t>(Left::ended));
-    a_.jump(leave_);
-    a_.bind(between);
-    a_.immediate(rax, static_cast<uint64_t>(Left::between));
-    a_.jump(leave_);
 }
 
 uint32_t Generator::next_check(uint32_t b) const {
@@ -219,32 +190,44 @@ void Generator::exchange() {
 }
 
 void Generator::hand_over() {
-    const bool plain =
-        op_->control == Control::barrier && !op_->sub && !(op_->sub2 & 1) && op_->guard == kNoGuard;
-    if (!plain) return a_.jump(hand_over_label());
+    if (!is_plain_barrier(*op_)) return a_.jump(hand_over_label());
     image_.meets = true;
     // Most barriers need nothing but to wait: what is the same for all lanes stays where it is.
     Set vectors = flow_.nothing();
     for (uint32_t v = 0; v < flow_.values.size(); ++v)
         if ((contains(before_, v) || contains(behind_, v)) && !flow_.values[v].vectors.empty())
             insert(vectors, v);
-    flush(vectors);
+    flush(vectors, changed_);
     for (const Access& a : s_->reads)
         if (!(a.operand & 1) && is_line(a.operand)) line_to_slot(a.operand);
-    a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(at_), false);
-    a_.immediate(rax, static_cast<uint64_t>(Left::met));
+    const auto apart = std::make_shared<Label>();
+    auto leave_here = [this, apart, at = at_] {
+        a_.bind(*apart);
+        leave_at(at, Left::met);
+    };
+    if (!block().alone || at_ + 1 == function_.code.size() || !(op_->a & 1) ||
+        constant(op_->a, 4) >= kBarriers)
+        return leave_here();
+    meet_in_turn(*apart);
+    cold_.push_back(std::move(leave_here));
+}
+
+void Generator::leave(Left why) {
+    a_.immediate(rax, static_cast<uint64_t>(why));
     a_.jump(leave_);
+}
+void Generator::leave_at(uint32_t operation, Left why) {
+    a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(operation), false);
+    leave(why);
 }
 
 // The interpreter goes on with this operation, as if nothing of it had been done.
 Label& Generator::hand_over_label() {
     auto label = std::make_shared<Label>();
-    cold_.push_back([this, label, alive = before_, at = at_] {
+    cold_.push_back([this, label, alive = before_, changed = changed_, at = at_] {
         a_.bind(*label);
-        flush(alive);
-        a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(at), false);
-        a_.immediate(rax, static_cast<uint64_t>(Left::handed));
-        a_.jump(leave_);
+        flush(alive, changed);
+        leave_at(at, Left::handed);
     });
     return *label;
 }
@@ -253,19 +236,17 @@ void Generator::out_of_budget(uint32_t b) {
     const CodeBlock& to = flow_.blocks[b];
     Set alive = to.live;
     for (size_t w = 0; w < alive.size(); ++w) alive[w] |= to.kept[w];
-    flush(alive);
-    a_.store(field(offsetof(Context, operation)), static_cast<int32_t>(to.begin), false);
-    a_.immediate(rax, static_cast<uint64_t>(Left::over));
-    a_.jump(leave_);
+    flush(alive, changes_[b]);
+    leave_at(to.begin, Left::over);
 }
 
-// Everything to where the interpreter has it.
-void Generator::flush(const Set& alive) {
+// Everything to where the interpreter has it; what has not changed is there.
+void Generator::flush(const Set& alive, const Set& changed) {
     for (uint32_t v = 0; v < flow_.values.size(); ++v) {
         if (!contains(alive, v)) continue;
         const Value& value = flow_.values[v];
         if (value.shape.kind == LaneShape::line) line_to_slot(value.slot);
-        for (size_t unit = 0; unit < value.vectors.size(); ++unit)
+        for (size_t unit = 0; unit < value.vectors.size() && contains(changed, v); ++unit)
             a_.vector(kStore, value.vectors[unit], 0, slot(value.slot, static_cast<int>(unit)));
     }
 }
@@ -308,22 +289,25 @@ void Generator::write_checks() {
 void Generator::write_entries() {
     image_.entries.assign(flow_.blocks.size(), 0);
     image_.entry_lines.resize(flow_.blocks.size());
-    image_.entry_scalars.resize(flow_.blocks.size());
+    Label between;
     for (uint32_t b = 0; b < flow_.blocks.size() && !full(); ++b) {
         if (!flow_.blocks[b].entry) continue;
+        if (turn_begins_[b]) write_turn(b, between);
         a_.bind(entries_[b]);
         image_.entries[b] = a_.size();
         Set alive = flow_.blocks[b].live;
         for (size_t w = 0; w < alive.size(); ++w) alive[w] |= flow_.blocks[b].kept[w];
-        reload(alive);
+        Set wanted = alive;
+        for (size_t w = 0; w < wanted.size(); ++w) wanted[w] &= near_[b][w];
+        reload(wanted);
         for (uint32_t v = 0; v < flow_.values.size(); ++v)
             if (contains(alive, v) && flow_.values[v].shape.kind == LaneShape::line &&
-                !flow_.values[v].settled) {
+                !flow_.values[v].settled)
                 image_.entry_lines[b].push_back(v);
-                image_.entry_scalars[b].push_back(static_cast<uint32_t>(flow_.values[v].scalar));
-            }
         a_.jump(bodies_[b]);
     }
+    a_.bind(between);
+    leave(Left::between);
 }
 
 // What a launch does once, for no lane in particular.
@@ -339,8 +323,7 @@ void Generator::write_settled() {
         else
             operation();
     }
-    a_.immediate(rax, static_cast<uint64_t>(Left::ended));
-    a_.jump(leave_);
+    leave(Left::ended);
 }
 
 // uint32_t enter(Context*, Warp*, entry), by the calling convention of Linux.
@@ -370,9 +353,9 @@ void Generator::write_thunk() {
 
 void generate(MachineCode& image) {
     Flow& flow = image.flow;
-    int32_t lines = 0;
+    int32_t lines = 0, settled = 0;
     for (Value& value : flow.values)
-        if (value.shape.kind == LaneShape::line) value.scalar = lines++;
+        if (value.shape.kind == LaneShape::line) value.scalar = value.settled ? settled++ : lines++;
     allocate(flow);
     uint32_t sites = 0;
     for (const Signature& s : flow.signatures) {
@@ -386,8 +369,9 @@ void generate(MachineCode& image) {
     };
     lay(sizeof(Context));
     layout.waiting = lay(4 * static_cast<uint32_t>(flow.blocks.size() + 1));
-    layout.lines = static_cast<uint32_t>(lines) + 1;
-    layout.scalars = lay(8 * static_cast<uint32_t>(lines) + 8);
+    layout.lines = (flow.function->register_bytes + 127) / 64 * 64;
+    layout.bytes_of_lines = (8 * static_cast<uint32_t>(lines) + 63) / 64 * 64;
+    layout.settled = lay(8 * static_cast<uint32_t>(settled) + 8);
     layout.sites = lay(sizeof(Site) * 3 * sites);  // together, apart, and each as it is
     layout.literals = layout.bytes;
     Generator(image).run();

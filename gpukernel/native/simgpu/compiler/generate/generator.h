@@ -30,7 +30,11 @@ class Generator {
     const Flow& flow_;
     const Function& function_;
     Assembler a_;
-    std::vector<Label> arrivals_, bodies_, checks_, entries_;
+    std::vector<Label> arrivals_, bodies_, checks_, entries_, turns_;
+    std::vector<bool> turn_begins_;  // with which block of code
+    // Where each block of code begins: the values whose vectors may not be what memory has, and those whose
+    // vectors are wanted before all warps meet.
+    std::vector<Set> changes_, near_;
     Label leave_, faulted_;
     std::vector<std::function<void()>> cold_;  // code that seldom runs, behind the rest
     std::vector<bool> settled_;                // operations that a launch does once
@@ -42,6 +46,7 @@ class Generator {
     const Op* op_ = nullptr;
     const Signature* s_ = nullptr;
     Set before_, behind_;  // what is alive
+    Set changed_;          // whose vectors may have other numbers than its place in memory
     // The line that rax holds before the operation, and behind it: none but where it is known.
     uint32_t held_ = kNoGuard, holds_ = kNoGuard;
     // Lines and predicates that general registers have as well as memory.
@@ -122,8 +127,9 @@ class Generator {
     void hand_over();
     Label& hand_over_label();
     void out_of_budget(uint32_t block);
+    void leave(Left why);
+    void leave_at(uint32_t operation, Left why);
     void write_checks();
-    void write_warps();
     void write_entries();
     void write_thunk();
     void write_settled();
@@ -131,8 +137,20 @@ class Generator {
     int32_t cost_of_loop(uint32_t from, uint32_t to) const;
     Memory waiting(uint32_t block) const { return field(image_.layout.waiting + 4 * block); }
     uint32_t next_check(uint32_t block) const;
-    void flush(const Set& alive);
+    void flush(const Set& alive, const Set& changed);
     void reload(const Set& alive);
+
+    // turns.cpp
+    static bool is_plain_barrier(const Op& op);
+    void note_change(uint32_t operation, Set& changed) const;
+    void find_changes();
+    void like_the_first(int32_t end, Label& elsewhere);
+    void next_warp(Label& was_last);
+    void to_turn();
+    void begin_turn(uint32_t block);
+    void meet_in_turn(Label& apart);
+    void write_warps();
+    void write_turn(uint32_t block, Label& between);
 
     // arithmetic.cpp
     void operation();

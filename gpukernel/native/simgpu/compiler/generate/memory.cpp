@@ -22,7 +22,7 @@ void Generator::call(const Slow* slow) {
     Set vectors = flow_.nothing();
     for (uint32_t v = 0; v < flow_.values.size(); ++v)
         if (contains(before_, v) && !flow_.values[v].vectors.empty()) insert(vectors, v);
-    flush(vectors);
+    flush(vectors, changed_);
     for (const Access& a : s_->reads)
         if (!(a.operand & 1) && is_line(a.operand)) line_to_slot(a.operand);
     touches_ = true;  // handlers of atomics say so
@@ -78,8 +78,8 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
     auto label = std::make_shared<Label>();
     // The state of the generator, as it is now, is wanted again when the cold code is written.
     cold_.push_back([this, label, slow, write = std::move(write), block = block_, at = at_, before = before_,
-                     behind = behind_] {
-        block_ = block, at_ = at, before_ = before, behind_ = behind;
+                     behind = behind_, changed = changed_] {
+        block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(*label);
@@ -94,8 +94,9 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
     if (slow->never) return;
-    cold_.push_back([this, slow, kept = kept_, block = block_, at = at_, before = before_, behind = behind_] {
-        block_ = block, at_ = at, before_ = before, behind_ = behind;
+    cold_.push_back([this, slow, kept = kept_, block = block_, at = at_, before = before_, behind = behind_,
+                     changed = changed_] {
+        block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(slow->begin);

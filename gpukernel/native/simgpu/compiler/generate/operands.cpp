@@ -13,7 +13,9 @@ bool Generator::merges(uint32_t operand) const {
 
 Memory Generator::scalar(uint32_t operand, uint8_t bytes) const {
     if (operand & 1) return {r13, static_cast<int32_t>(operand), -1, bytes, true};
-    return {r15, static_cast<int32_t>(image_.layout.scalars) + 8 * value(operand).scalar, -1, bytes, true};
+    const Value& v = value(operand);
+    const uint32_t place = v.settled ? image_.layout.settled : image_.layout.lines;
+    return {v.settled ? r15 : rbx, static_cast<int32_t>(place) + 8 * v.scalar, -1, bytes, true};
 }
 Memory Generator::slot(uint32_t operand, int unit, uint8_t bytes) const {
     return {rbx, static_cast<int32_t>(operand) + bytes * unit, -1, bytes};
