@@ -144,6 +144,11 @@ void Assembler::lowest_bit(Gpr to, Gpr from) {
     if (to >> 3 || from >> 3) byte(static_cast<uint8_t>(0x40 | (to >> 3) << 2 | from >> 3));
     byte(0x0f), byte(0xbc), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (from & 7)));
 }
+void Assembler::leading_zeros(Gpr to, Gpr from) {
+    byte(0xf3);
+    if (to >> 3 || from >> 3) byte(static_cast<uint8_t>(0x40 | (to >> 3) << 2 | from >> 3));
+    byte(0x0f), byte(0xbd), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (from & 7)));
+}
 void Assembler::drop_lowest_bit(Gpr r) {
     byte(0xc4), byte(0xe2), byte(static_cast<uint8_t>((~r & 15) << 3)), byte(0xf3);
     byte(static_cast<uint8_t>(0xc8 | r));

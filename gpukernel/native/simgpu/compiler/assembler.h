@@ -91,6 +91,7 @@ class Assembler {
     void test(Gpr a, Gpr b, bool wide);
     void test(Gpr a, int32_t bits);
     void lowest_bit(Gpr to, Gpr from);         // the number of the lowest bit that is set (tzcnt)
+    void leading_zeros(Gpr to, Gpr from);      // lzcnt
     void drop_lowest_bit(Gpr r);               // of rax to rdi (blsr)
     void all_ones_if_below(Gpr r, int32_t n);  // r = r < n ? ~0 : 0
     void move_if(Condition condition, Gpr to, Gpr from, bool wide);

@@ -46,9 +46,14 @@ struct Wanted {     // by a site
     int also = -1;  // a site that is to learn the same allocation
 };
 
+// Of addresses in shared memory: how many are looked after, and bytes of what is known of each.
+constexpr uint32_t kPlaceStates = 32, kPlaceBytes = 9 * 64;
+constexpr int32_t kPlaceIsKnown = 1;  // bit of a state: of the address as it is now
+
 struct Layout {
     uint32_t waiting = 0, sites = 0, literals = 0, settled = 0, bytes = 0;
     uint32_t lines = 0, bytes_of_lines = 0;  // with a warp's registers
+    uint32_t places = 0;                     // there, too (generate/places.cpp); 0: none
 };
 
 // The reasons for which the code is left.

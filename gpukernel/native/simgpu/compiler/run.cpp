@@ -135,6 +135,15 @@ struct Running {
         block.context_age = age;
     }
 
+    // Somebody else may have changed addresses: they are compared with what is known, or (`all`) that is
+    // of another launch.
+    void forget_places(bool all = false) {
+        if (!image.layout.places) return;
+        auto* states = reinterpret_cast<uint32_t*>(frame()->registers + image.layout.places);
+        for (uint32_t n = 0; n < kPlaceStates; ++n)
+            states[n] &= all ? 0 : ~static_cast<uint32_t>(kPlaceIsKnown);
+    }
+
     void write_groups() {
         warp.group_count = 0;
         if (context.mask)
@@ -171,7 +180,10 @@ struct Running {
                 return false;
         begin();
         warp.resumes = nullptr;
-        if (!resumes && !take_lines(entry, blocks)) return false;
+        if (!resumes) {
+            forget_places();
+            if (!take_lines(entry, blocks)) return false;
+        }
         for (int i = 0; i < warp.group_count; ++i)
             if (i != lowest) waiting()[blocks[i]] |= warp.groups[i].mask;
         return after(enter(entry, warp.groups[lowest].mask));
@@ -225,6 +237,7 @@ struct Running {
         warp.live = warp.started;
         warp.resumes = nullptr;
         begin();
+        forget_places();
         const Left left = enter(0, warp.started);
         return left == Left::ended ? end_all() : begun(left);
     }
@@ -316,6 +329,7 @@ void make_untouched(BlockState& block) {
         warp.partner = nullptr, warp.resumes = nullptr;
         warp.touched = false;
         warp.group_count = 0;
+        Running(warp).forget_places();
     }
     block.untouched = true;
 }
@@ -410,6 +424,7 @@ void prepare(BlockState& block) {
     Warp& warp = block.warps[0];
     warp.registers = block.frames[0]->registers;
     warp.base[0] = warp.registers, warp.base[1] = block.launch->kernel->constant_base;
+    for (Warp& each : block.warps) Running(each).forget_places(true);
     kernel->settle(context, warp);
 }
 

@@ -9,6 +9,13 @@
 
 namespace gpukernel::simgpu {
 
+namespace {
+
+// Bytes behind shared memory that compiled code may load, and throws away.
+constexpr uint64_t kReadBehind = 128;
+
+}  // namespace
+
 void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* code, profile::Watcher* counts) {
     launch = &state;
     compiled = code, watcher = counts;
@@ -32,7 +39,7 @@ void BlockState::prepare(LaunchState& state, const compiler::CompiledKernel* cod
     uint64_t stride = (state.stack_bytes + 15) / 16 * 16;
     char* stack = stride ? local.need(stride * kLanes * count) : nullptr;
     const uint64_t padded = padded_shared(state.shared_bytes);
-    char* block_shared = shared.need(padded + 64);
+    char* block_shared = shared.need(padded + kReadBehind);
     std::memset(block_shared + state.shared_bytes, 0, padded - state.shared_bytes);  // no other program's
     Dim3 thread{0, 0, 0};  // counted on: a division for each lane was a third of an empty kernel's time
     for (uint32_t w = 0; w < count; ++w) {

@@ -45,6 +45,7 @@ void Generator::operation() {
         ++image_.called;
         image_.handlers.insert(s_->key);
     }
+    for (const Access& write : s_->writes) forget_place(write.operand);
     if (op_->guard != kNoGuard) masks_ = Masks::unknown;
 }
 

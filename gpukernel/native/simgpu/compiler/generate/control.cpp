@@ -28,6 +28,7 @@ Generator::Generator(MachineCode& image)
     for (uint32_t n : flow_.settled) settled_[n] = true;
     turn_begins_[0] = true;
     find_together();
+    find_places();
     find_changes();
 }
 
@@ -182,11 +183,12 @@ void Generator::exchange() {
     if (!op_->fn) return;
     if (exchange_natively()) {
         ++image_.native;
-        return;
+    } else {
+        call();
+        ++image_.called;
+        image_.handlers.insert(s_->key);
     }
-    call();
-    ++image_.called;
-    image_.handlers.insert(s_->key);
+    for (const Access& write : s_->writes) forget_place(write.operand);
 }
 
 void Generator::hand_over() {
@@ -208,7 +210,7 @@ void Generator::hand_over() {
     if (!block().alone || at_ + 1 == function_.code.size() || !(op_->a & 1) ||
         constant(op_->a, 4) >= kBarriers)
         return leave_here();
-    meet_in_turn(*apart);
+    meet_in_turn(apart);
     cold_.push_back(std::move(leave_here));
 }
 

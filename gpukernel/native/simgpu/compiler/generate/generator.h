@@ -73,6 +73,7 @@ class Generator {
     bool apart_ = false;                    // code for when they do not all lie where they may
     int apart_of_ = -1;                     // the last block that has such code
     enum class Masks { unknown, running, guarded } masks_ = Masks::unknown;
+    bool has_eights_ = false;  // of them, those of eight lanes that are not the first of sixteen
 
     bool full() const { return a_.size() > kMostOfOne; }  // the kernel is refused: the rest is in vain
     const CodeBlock& block() const { return flow_.blocks[block_]; }
@@ -110,7 +111,7 @@ class Generator {
     int target(Access write, int unit) const;
     int mask_of(Access write, int unit);
     void finish(Access write, int unit, int reg);
-    void need_masks();
+    void need_masks(bool eights = true);
     void line_to_slot(uint32_t operand);
     void predicate_to(Gpr to, uint32_t operand, bool inverted);
     void put_predicate(uint32_t operand, Gpr from);
@@ -143,12 +144,13 @@ class Generator {
     // turns.cpp
     static bool is_plain_barrier(const Op& op);
     void note_change(uint32_t operation, Set& changed) const;
+    bool reads_known(uint32_t operation, uint32_t operand) const;
     void find_changes();
     void like_the_first(int32_t end, Label& elsewhere);
     void next_warp(Label& was_last);
     void to_turn();
     void begin_turn(uint32_t block);
-    void meet_in_turn(Label& apart);
+    void meet_in_turn(const std::shared_ptr<Label>& apart);
     void write_warps();
     void write_turn(uint32_t block, Label& between);
 
@@ -189,6 +191,33 @@ class Generator {
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
     int32_t line_address(const MemoryOp& m, int64_t span, Slow& slow);
     const Together* together() const;
+
+    // shared.cpp
+    static constexpr int kHalfLanes = kLanes / 2;
+    static constexpr int32_t kAllOfHalf = (1 << kHalfLanes) - 1;
+    static constexpr int32_t kWindow = 128;  // bytes from the first lane's place on that two vectors have
+    static bool is_shared_access(const Op& op, const MemoryOp& m);
+    bool shared_access(const MemoryOp& m);
+    void shared_each(const MemoryOp& m, Slow& slow);
+    int half_of_addresses(Access address, int unit);
+    void check_halves(Access address, int32_t least, int32_t most, bool running, int* index,
+                      Label& elsewhere);
+
+    // places.cpp
+    struct Place {
+        uint32_t operand;
+        int32_t least, most;  // offsets with which it is used
+        bool counts;          // how often it is looked at anew
+    };
+    std::vector<Place> places_;
+    void find_places();
+    int place_of(uint32_t operand) const;
+    Memory place_state(int place) const;
+    Memory place_room(int place, int32_t at) const;
+    void forget_place(uint32_t operand);
+    void recognise_place(int place, Label& otherwise);
+    void learn_place(int place, Label& elsewhere);
+    void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
 
     // together.cpp
     void find_together();

@@ -17,6 +17,9 @@ constexpr Encoding kAnd{k66, 1, 0, 0xdb}, kOr{k66, 1, 0, 0xeb}, kXor{k66, 1, 0, 
 constexpr Encoding kMove{kPlain, 1, 0, 0x10};         // vmovups between registers, under a mask
 constexpr Encoding kPermuteTwo{k66, 2, 0, 0x76};      // vpermi2d
 constexpr Encoding kPermuteTwoWide{k66, 2, 1, 0x76};  // vpermi2q
+constexpr Encoding kPermute{k66, 2, 0, 0x36};         // vpermd
+constexpr Encoding kMaskToVector{kF3, 2, 0, 0x38};    // vpmovm2d
+constexpr Encoding kTernary{k66, 3, 0, 0x25};         // vpternlogd
 constexpr Encoding kStoreWords{kF2, 1, 1, 0x7f};      // vmovdqu16
 constexpr Encoding kLoadWords{kF2, 1, 1, 0x6f};
 constexpr Encoding kShiftLeft{k66, 2, 0, 0x47}, kShiftRight{k66, 2, 0, 0x45};  // vpsllvd, vpsrlvd

@@ -158,7 +158,8 @@ bool Generator::plain_access(const MemoryOp& m) {
     if ((line && by == 0) || line_result() || m.where == MemoryOp::param) return false;
     if (m.memory != m.reg || m.reg == 2 || op_->imm % m.memory) return false;
     if (address.bytes == 4 && !sums_alike(m)) return false;
-    return scattered_access(m), true;
+    if (!shared_access(m)) scattered_access(m);
+    return true;
 }
 
 namespace {

@@ -149,7 +149,7 @@ int Generator::target(Access write, int unit) const {
     return value(write.operand).vectors[static_cast<size_t>(unit)];
 }
 int Generator::mask_of(Access write, int unit) {
-    need_masks();
+    need_masks(write.bytes == 8);
     constexpr int narrow[] = {1, 2}, wide[] = {1, 3, 2, 4};
     return write.bytes == 8 ? wide[unit] : narrow[unit];
 }
@@ -177,16 +177,23 @@ void Generator::running_lanes(Gpr to) {
     predicate_to(to, op_->guard, op_->guard_not);
     a_.alu(Assembler::bit_and, to, r12, false);
 }
-void Generator::need_masks() {
+void Generator::need_masks(bool eights) {
     const Masks wanted = op_->guard == kNoGuard ? Masks::running : Masks::guarded;
-    if (masks_ == wanted) return;
+    const bool new_ones = masks_ != wanted;
     masks_ = wanted;
-    Gpr lanes = r12;
-    if (wanted == Masks::guarded) running_lanes(lanes = r11);
-    a_.mask_from(1, lanes);
+    if (new_ones) {
+        Gpr lanes = r12;
+        if (wanted == Masks::guarded) running_lanes(lanes = r11);
+        a_.mask_from(1, lanes);
+        a_.mask_shift_right(2, 1, 16);
+    }
+    if (!eights || (has_eights_ && !new_ones)) {
+        has_eights_ &= !new_ones;
+        return;
+    }
     a_.mask_shift_right(3, 1, 8);
-    a_.mask_shift_right(2, 1, 16);
     a_.mask_shift_right(4, 1, 24);
+    has_eights_ = true;
 }
 
 void Generator::line_to_slot(uint32_t operand) {

@@ -34,6 +34,14 @@ void Generator::note_change(uint32_t operation, Set& changed) const {
     for (const Access& a : flow_.signatures[operation].writes) insert(changed, flow_.value(a.operand));
 }
 
+// An address about which a warp remembers what it needs; whoever wants the address itself reloads it.
+bool Generator::reads_known(uint32_t operation, uint32_t operand) const {
+    const Signature& s = flow_.signatures[operation];
+    MemoryOp m;
+    return place_of(operand) >= 0 && memory_op(s.key, m) && is_shared_access(function_.code[operation], m) &&
+           s.reads[0].operand == operand && (m.loads || s.reads[1].operand != operand);
+}
+
 // At a barrier what has changed goes to memory, and behind it what is wanted before the next one comes from
 // there: all else stays where it is.  Wherever something may have changed its vectors have it, whichever way
 // a warp has come.
@@ -46,7 +54,7 @@ void Generator::find_changes() {
         for (uint32_t n = flow_.blocks[b].begin; n < flow_.blocks[b].end; ++n) {
             note_change(n, written[b]);
             for (const Access& a : flow_.signatures[n].reads)
-                if (!(a.operand & 1)) insert(near_[b], flow_.value(a.operand));
+                if (!(a.operand & 1) && !reads_known(n, a.operand)) insert(near_[b], flow_.value(a.operand));
         }
     // Lanes that wait elsewhere have changed something, too, and want something without another entry.
     int rounds = kRounds;
@@ -108,19 +116,21 @@ void Generator::begin_turn(uint32_t b) {
 
 // A barrier of the whole block, whose number is known.  All that the warp has is where the next turn finds
 // it.
-void Generator::meet_in_turn(Label& apart) {
+void Generator::meet_in_turn(const std::shared_ptr<Label>& apart) {
     const uint32_t behind = flow_.block_of[at_ + 1];
     turn_begins_[behind] = true;
     a_.alu(Assembler::compare, r12, warp_field(offsetof(Warp, started), 4), false);
-    a_.jump(not_equal, apart);
-    like_the_first(static_cast<int32_t>(at_), apart);
-    Label last;
-    next_warp(last);
+    a_.jump(not_equal, *apart);
+    like_the_first(static_cast<int32_t>(at_), *apart);
+    const auto last = std::make_shared<Label>();
+    next_warp(*last);
     to_turn();
-    a_.bind(last);
-    a_.alu(Assembler::compare, field(offsetof(Context, turns)), 0);
-    a_.jump(equal, apart);
-    begin_turn(behind);
+    cold_.push_back([this, apart, last, behind] {
+        a_.bind(*last);
+        a_.alu(Assembler::compare, field(offsetof(Context, turns)), 0);
+        a_.jump(equal, *apart);
+        begin_turn(behind);
+    });
 }
 
 // Behind a warp that has ended.

@@ -1,0 +1,276 @@
+// Addresses in shared memory that are used more often than they change: what is found out about them is kept.
+//
+// For each of them a warp has room behind its lines: whether anything is known, and for each sixteen lanes a
+// pointer to the first lane's place, where the others lie from there, and which lane stores where.  Whoever
+// changes the address, and the interpreter, has it looked at again, for a block most often has the addresses
+// of the one before.
+#include <algorithm>
+#include <cstddef>
+
+#include "simgpu/compiler/generate/generator.h"
+#include "simgpu/compiler/generate/instructions.h"
+
+namespace gpukernel::simgpu::compiler {
+namespace {
+
+constexpr size_t kMostPlaces = kPlaceStates;
+constexpr uint8_t kOrDifferent = 0xf6;  // of a ternary operation: a | (b ^ c)
+constexpr double kWorth = 2;            // uses of an address for each change
+constexpr double kSurelyWorth = 8;      // or so many: they are looked at again however often it changes
+// How often the others are, in a launch, in the upper half of a state.
+constexpr int32_t kLook = 1 << 16, kLooks = 64 * kLook;
+constexpr int32_t kVector = 64;
+constexpr uint32_t kStates = kPlaceStates * sizeof(uint32_t);
+// Of what is known of sixteen lanes, two of which are a warp.
+constexpr int32_t kNear = 2, kOneByOne = 8, kRow = 32, kLearned = 128;
+// Where in a place's room something lies.
+constexpr int32_t kAddresses = 0, kFromFirst = 2 * kVector, kStores = 4 * kVector, kPointers = 8 * kVector;
+static_assert(kPointers + kVector == static_cast<int32_t>(kPlaceBytes));
+
+}  // namespace
+
+void Generator::find_places() {
+    struct Use {
+        double uses = 0, changes = 0;
+        int64_t least = INT64_MAX, most = INT64_MIN;
+    };
+    std::map<uint32_t, Use> all;
+    for (uint32_t n = 0; n < function_.code.size(); ++n) {
+        double weight = 1;
+        for (uint32_t d = 0; d < std::min(flow_.blocks[flow_.block_of[n]].depth, 6u); ++d) weight *= 8;
+        const Op& op = function_.code[n];
+        const Signature& s = flow_.signatures[n];
+        for (const Access& a : s.writes) all[a.operand].changes += weight;
+        MemoryOp m;
+        if (!memory_op(s.key, m) || !is_shared_access(op, m) || is_line(s.reads[0].operand)) continue;
+        Use& use = all[s.reads[0].operand];
+        use.uses += weight;
+        use.least = std::min(use.least, op.imm), use.most = std::max(use.most, op.imm);
+    }
+    std::vector<std::pair<double, uint32_t>> best;
+    for (const auto& [operand, use] : all)
+        if (use.uses && use.uses >= kWorth * use.changes) best.emplace_back(-use.uses, operand);
+    std::sort(best.begin(), best.end());
+    for (const auto& [uses, operand] : best) {
+        if (places_.size() == kMostPlaces) break;
+        const Use& use = all[operand];
+        places_.push_back({operand, static_cast<int32_t>(use.least), static_cast<int32_t>(use.most),
+                           use.uses < kSurelyWorth * use.changes});
+    }
+    image_.layout.places = places_.empty() ? 0 : image_.layout.lines + image_.layout.bytes_of_lines;
+    if (!places_.empty())
+        image_.layout.bytes_of_lines += kStates + static_cast<uint32_t>(places_.size() * kPlaceBytes);
+}
+
+int Generator::place_of(uint32_t operand) const {
+    for (size_t n = 0; n < places_.size(); ++n)
+        if (places_[n].operand == operand) return static_cast<int>(n);
+    return -1;
+}
+Memory Generator::place_state(int place) const {
+    return {rbx, static_cast<int32_t>(image_.layout.places) + 4 * place, -1, 4};
+}
+Memory Generator::place_room(int place, int32_t at) const {
+    return {rbx, static_cast<int32_t>(image_.layout.places + kStates +
+                                      kPlaceBytes * static_cast<uint32_t>(place)) +
+                     at};
+}
+void Generator::forget_place(uint32_t operand) {
+    if (const int place = place_of(operand); place >= 0)
+        a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsKnown);
+}
+void Generator::recognise_place(int place, Label& otherwise) {
+    const Access address = s_->reads[0];
+    a_.test(rdx, kLearned);
+    a_.jump(equal, otherwise);
+    for (int unit = 0; unit < 2; ++unit) {
+        const int index = half_of_addresses(address, unit);
+        a_.vector(kTernary, 0, index, place_room(place, kAddresses + kVector * unit));
+        a_.byte(kOrDifferent);
+        a_.vector(kTest, 5 + unit, 0, 0);
+    }
+    a_.mask(Assembler::mask_or, 5, 5, 6);
+    a_.mask_to(rax, 5);
+    a_.test(rax, rax, false);
+    a_.jump(not_equal, otherwise);
+    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown);
+}
+
+// All lanes run: what is known from now on goes to its room.
+void Generator::learn_place(int place, Label& elsewhere) {
+    const Place& p = places_[static_cast<size_t>(place)];
+    a_.alu(Assembler::compare, r12, -1, false);
+    a_.jump(not_equal, elsewhere);
+    int index[2];
+    check_halves(s_->reads[0], p.least, p.most, false, index, elsewhere);
+    if (p.counts) {
+        a_.load(rdx, place_state(place), false);
+        a_.alu(Assembler::compare, rdx, kLooks, false);
+        a_.jump(above_equal, elsewhere);
+        a_.alu(Assembler::bit_and, rdx, -kLook, false);
+        a_.alu(Assembler::add, rdx, kLook, false);
+        a_.store(place_state(place), rdx, false);
+    } else {
+        a_.store(place_state(place), 0, false);
+    }
+    a_.load(rax, warp_field(offsetof(Warp, shared)), true);
+    const auto lane = table_of([](uint32_t n) { return n % kHalfLanes; }, 0);
+    for (int unit = 0; unit < 2; ++unit) {
+        Label next;
+        const auto room = [&](int32_t at) { return place_room(place, at); };
+        const Memory first = field(offsetof(Context, first));
+        a_.vector(kStore, index[unit], 0, room(kAddresses + kVector * unit));
+        a_.vector(kStoreFirst, index[unit], 0, first);
+        a_.vector(kBroadcast, 4, 0, index[unit]);
+        a_.vector(kSubtract, 4, index[unit], 4);
+        a_.load(rcx, first, false);
+        a_.alu(Assembler::add, rcx, rax, true);
+        const Memory pointer = room(kPointers + 16 * unit), from_first = room(kFromFirst + kVector * unit);
+        a_.store(pointer, rcx, true);
+        a_.vector(kShiftRight, 0, 4, every(2, 4));
+        a_.vector(kStore, 0, 0, from_first);
+        const auto all_or = [&](int k, Label& otherwise) {
+            a_.mask_to(rdx, k);
+            a_.alu(Assembler::compare, rdx, kAllOfHalf, false);
+            a_.jump(not_equal, otherwise);
+        };
+        const auto same_or = [&](int one, int other, Label& otherwise) {
+            a_.vector(kCompareUnsigned, 6, one, other);
+            a_.byte(0);
+            all_or(6, otherwise);
+        };
+        a_.vector(kCompareUnsigned, 6, 4, every(kWindow, 4));
+        a_.byte(1);
+        all_or(6, next);
+        // Which lane stores at each of 32 places; -1: none.
+        const Memory stores = room(kStores + 2 * kVector * unit),
+                     more = room(kStores + 2 * kVector * unit + kVector);
+        a_.vector(kTernary, 3, 3, 3);
+        a_.byte(0xff);
+        a_.vector(kStore, 3, 0, stores);
+        a_.vector(kStore, 3, 0, more);
+        a_.vector(kLoad, 3, 0, lane);
+        a_.place(rcx, stores);
+        a_.vector(kScatter, 3, 0, Memory{rcx, 0, 4, 4}, 6);
+        a_.vector(kLoad, 4, 0, stores);
+        a_.vector(kLoad, 5, 0, more);
+        // The second vector ends where the last lane is: one that goes on would wait for, or keep waiting,
+        // what another warp does there.  It begins so many places behind the first.
+        a_.vector(kSigns, 5, 0, 5);
+        a_.vector(kSigns, 6, 0, 4);
+        a_.mask_unpack(5, 5, 6, true);
+        a_.mask_to(rdx, 5);
+        a_.complement(rdx);
+        a_.leading_zeros(rdx, rdx);
+        a_.immediate(rcx, kHalfLanes);
+        a_.alu(Assembler::subtract, rcx, rdx, false);
+        a_.immediate(rdx, 0);
+        a_.move_if(less, rcx, rdx, false);
+        a_.shift_left(rcx, 2, true);
+        a_.load(rdx, pointer, true);
+        a_.alu(Assembler::add, rdx, rcx, true);
+        a_.store(room(kPointers + 16 * unit + 8), rdx, true);
+        // No two at one place?  Each at the place with its number?
+        Label twice;
+        a_.vector(kPermuteTwo, 0, 4, 5);
+        same_or(0, 3, twice);
+        a_.alu(Assembler::bit_or, place_state(place), kOneByOne << unit);
+        a_.vector(kLoad, 0, 0, from_first);
+        same_or(0, 3, twice);
+        a_.alu(Assembler::bit_or, place_state(place), kRow << unit);
+        a_.bind(twice);
+        a_.place(rdx, stores);
+        a_.alu(Assembler::add, rdx, rcx, true);
+        a_.vector(kLoad, 5, 0, Memory{rdx});
+        a_.vector(kStore, 5, 0, more);
+        a_.immediate(rdx, kHalfLanes);
+        a_.shift_right(rcx, 2, true);
+        a_.alu(Assembler::subtract, rdx, rcx, false);
+        a_.vector(kBroadcastGpr, 1, 0, static_cast<int>(rdx));
+        a_.vector(kLoad, 0, 0, from_first);
+        a_.vector(kCompareUnsigned, 6, 0, every(kHalfLanes, 4));
+        a_.byte(5);
+        a_.vector(kAdd, 0, 0, 1, 6);
+        a_.vector(kStore, 0, 0, from_first);
+        a_.alu(Assembler::bit_or, place_state(place), kNear << unit);
+        a_.bind(next);
+    }
+    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown | kLearned);
+}
+
+// A load or store through such an address.
+void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow) {
+    const Access data = m.loads ? s_->writes[0] : s_->reads[1];
+    const auto imm = static_cast<int32_t>(op_->imm);
+    const auto known = std::make_shared<Label>();
+    need_masks(false);
+    Label& unknown = aside(
+        [this, m, place, known, slow] {
+            Label other, each;
+            Set address = flow_.nothing();
+            insert(address, flow_.value(s_->reads[0].operand));
+            if (!contains(changed_, flow_.value(s_->reads[0].operand))) reload(address);
+            recognise_place(place, other);
+            a_.jump(*known);
+            a_.bind(other);
+            learn_place(place, each);
+            a_.jump(*known);
+            a_.bind(each);
+            masks_ = Masks::unknown;
+            shared_each(m, *slow);
+        },
+        slow);
+    a_.bind(*known);
+    a_.load(rdx, place_state(place), false);
+    a_.test(rdx, kPlaceIsKnown);
+    a_.jump(equal, unknown);
+    for (int unit = 0; unit < 2; ++unit) {
+        const int k = unit ? 2 : 1, from = m.loads ? 0 : in_register(data, unit, 3);
+        const auto apart = std::make_shared<Label>(), done = std::make_shared<Label>();
+        const Memory first = place_room(place, kPointers + 16 * unit),
+                     second = place_room(place, kPointers + 16 * unit + 8);
+        a_.test(rdx, (m.loads ? kNear : kRow) << unit);
+        a_.jump(equal, *apart);
+        a_.load(rcx, first, true);
+        if (m.loads) {
+            a_.load(rax, second, true);
+            a_.vector(kLoad, 0, 0, place_room(place, kFromFirst + kVector * unit));
+            a_.vector(kLoad, 5, 0, Memory{rcx, imm});
+            a_.vector(kPermuteTwo, 0, 5, Memory{rax, imm});
+        } else {
+            a_.vector(kStore, from, 0, Memory{rcx, imm}, k);
+        }
+        a_.bind(*done);
+        if (m.loads) finish(data, unit, 0);
+        cold_.push_back([=, this, loads = m.loads] {
+            Label each;
+            a_.bind(*apart);
+            if (!loads) {
+                a_.test(rdx, kOneByOne << unit);
+                a_.jump(equal, each);
+                a_.load(rcx, first, true);
+                a_.load(rax, second, true);
+                a_.vector(kMaskToVector, 0, 0, k);
+                for (int half = 0; half < 2; ++half) {
+                    a_.vector(kLoad, 1, 0, place_room(place, kStores + kVector * (2 * unit + half)));
+                    a_.vector(kPermute, 4, 1, from);
+                    a_.vector(kPermute, 2, 1, 0);
+                    a_.vector(kAndNot, 2, 1, 2);
+                    a_.vector(kSigns, 6, 0, 2);
+                    a_.vector(kStore, 4, 0, Memory{half ? rax : rcx, imm}, 6);
+                }
+                a_.jump(*done);
+                a_.bind(each);
+            }
+            a_.load(rax, warp_field(offsetof(Warp, shared)), true);
+            a_.vector(kLoad, 1, 0, place_room(place, kAddresses + kVector * unit));
+            a_.mask(Assembler::mask_and, 5, k, k);
+            const Memory place_of_each{rax, imm, 1, 4};
+            loads ? a_.vector(kGather, 0, 0, place_of_each, 5)
+                  : a_.vector(kScatter, from, 0, place_of_each, 5);
+            a_.jump(*done);
+        });
+    }
+}
+
+}  // namespace gpukernel::simgpu::compiler
