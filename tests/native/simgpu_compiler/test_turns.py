@@ -22,7 +22,7 @@ FRAME = """
 #define MEET __syncthreads();
 extern "C" __global__ void k(unsigned*o,unsigned n){
     __shared__ unsigned s[1024]; __shared__ volatile unsigned flag;
-    unsigned all=blockDim.x*blockDim.y,t=threadIdx.x+blockDim.x*threadIdx.y,w=t/32,warps=(all+31)/32;
+    unsigned all=blockDim.x*blockDim.y,t=threadIdx.x+blockDim.x*threadIdx.y,w,warps=(all+31)/32; WARP
     unsigned b=blockIdx.x+gridDim.x*(blockIdx.y+gridDim.y*blockIdx.z),at=b*all+t,mine=o[at],row=t*3+b,v=mine,of_warp=w*77+n;
     s[t]=mine; flag=0;
     BEFORE
@@ -69,14 +69,23 @@ FORMS = {
     "a vote in a warp": "if(w==1)v+=__popc(__ballot_sync(__activemask(),mine&1)); MEET",
     "atomic sums": "atomicAdd(&s[t],v); MEET v^=s[t];",
 }  # fmt: skip
+# The compiler knows of the second that it is one number for all lanes of a warp, so that no lanes part.
+WARPS = {"by their threads": "w=t/32;", "by their numbers": 'asm("mov.u32 %0, %%warpid;":"=r"(w));'}
 CALLED = "__device__ __noinline__ unsigned f(unsigned v,unsigned n){return n?v*3+f(v>>1,n-1):v;}"
 SHAPES: list[tuple[Any, Any]] = [(1, 20), (2, 64), (3, 33), (9, 96), ((3, 2, 2), (40, 4)), (20, 256)]
 
 
+def text_of(form: str, before: str, warps: str) -> str:
+    return FRAME.replace("BEFORE", before).replace("FORM", form).replace("WARP", WARPS[warps])
+
+
 @pytest.mark.parametrize("before", BEFORE)
 @pytest.mark.parametrize("form", FORMS)
-def test_a_warp_that_is_not_like_the_others(tiers: Tiers, nvrtc: Any, form: str, before: str) -> None:
-    text = CALLED + FRAME.replace("BEFORE", BEFORE[before]).replace("FORM", FORMS[form])
+@pytest.mark.parametrize("warps", WARPS)
+def test_a_warp_that_is_not_like_the_others(
+    tiers: Tiers, nvrtc: Any, warps: str, form: str, before: str
+) -> None:
+    text = CALLED + text_of(FORMS[form], BEFORE[before], warps)
     ptx = nvrtc(text)
     for grid, block in SHAPES:
         given = np.random.default_rng(5).integers(
@@ -89,9 +98,8 @@ def test_a_warp_that_is_not_like_the_others(tiers: Tiers, nvrtc: Any, form: str,
 
 def test_many_short_turns_give_way_between_them(tiers: Tiers, nvrtc: Any) -> None:
     """More turns than one budget has: the code is left between two warps of a turn, and entered again there."""
-    text = FRAME.replace("BEFORE", "").replace(
-        "FORM", "for(unsigned i=0;i<n;++i){MEET v+=s[(t+1)%all]*i; MEET s[t]=v^of_warp;}"
-    )
+    loop = "for(unsigned i=0;i<n;++i){MEET v+=s[(t+1)%all]*i; MEET s[t]=v^of_warp;}"
+    text = text_of(loop, "", "by their numbers")
     for block in (32, 96, 250):
         given = np.arange(3 * block, dtype=np.uint32)
         (got,) = tiers.same(nvrtc(text), "k", 3, block, given, np.uint32(5000))
@@ -117,15 +125,16 @@ def test_a_fault_between_two_barriers_says_the_same(nvrtc: Any, tmp_path: Path) 
         folder.mkdir()
         for form, fault_of in FAULTS.items():
             for before, code in BEFORE.items():
-                text = FRAME.replace(",unsigned n){", "){unsigned n=o[0]*0;")
-                text = declared + text.replace("BEFORE", code.replace("i<n", "i<4")).replace("FORM", fault_of)
-                (folder / f"{form}, {before}.96.ptx").write_text(nvrtc(text))
+                for warps in WARPS:
+                    text = text_of(fault_of, code.replace("i<n", "i<4"), warps)
+                    text = declared + text.replace(",unsigned n){", "){unsigned n=o[0]*0;")
+                    (folder / f"{form}, {before}, {warps}.96.ptx").write_text(nvrtc(text))
         environment = {**os.environ, "GPUKERNEL_SIMGPU": "h100", "GPUKERNEL_SIMGPU_TIER": tier}
         environment |= {"GPUKERNEL_SIMGPU_THREADS": "1", "GPUKERNEL_SIMGPU_TIER_LOG": "1"}
         command = [sys.executable, fault.__file__, str(folder), "4096", "1", "3"]
         subprocess.run(["setarch", "-R", *command], env=environment, check=True, timeout=280)
         said.append({path.stem: path.read_text() for path in folder.glob("*.txt")})
-    assert len(said[0]) == len(FAULTS) * len(BEFORE)
+    assert len(said[0]) == len(FAULTS) * len(BEFORE) * len(WARPS)
     for name, text in said[0].items():
         lines = said[1][name].splitlines(keepends=True)
         assert any(": compiled: " in line for line in lines), name
