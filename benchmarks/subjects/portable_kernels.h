@@ -144,7 +144,8 @@ KERNEL softmax(GLOBAL const float* in, GLOBAL float* out, GLOBAL float* unused, 
     for (int i = t; i < n; i += 256) out[row + i] *= sum;
 }
 
-// The price of a European option by Black and Scholes, the normal distribution by a polynomial of Abramowitz and Stegun.
+// The price of a European option by Black and Scholes, the normal distribution by a polynomial of Abramowitz
+// and Stegun.
 KERNEL options(GLOBAL const float* in, GLOBAL float* out, GLOBAL float* unused, int n) {
     int i = INDEX(0);
     if (i >= n) return;
@@ -153,8 +154,10 @@ KERNEL options(GLOBAL const float* in, GLOBAL float* out, GLOBAL float* unused, 
     float d = (LOG(price / strike) + (0.02f + 0.045f) * years) / spread;
     for (int side = 0; side < 2; ++side) {
         float x = side ? d - spread : d, size = x < 0 ? -x : x, k = 1.0f / FUSED(0.2316419f, size, 1.0f);
-        float tail = k * FUSED(k, FUSED(k, FUSED(k, FUSED(k, 1.330274429f, -1.821255978f), 1.781477937f), -0.356563782f),
-                               0.31938153f);
+        float tail =
+            k * FUSED(k,
+                      FUSED(k, FUSED(k, FUSED(k, 1.330274429f, -1.821255978f), 1.781477937f), -0.356563782f),
+                      0.31938153f);
         tail *= 0.39894228f * EXP(-0.5f * x * x);
         float below = x < 0 ? tail : 1.0f - tail;
         value += side ? -strike * EXP(-0.02f * years) * below : price * below;
