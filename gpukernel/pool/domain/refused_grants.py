@@ -39,7 +39,7 @@ class _Asked(Protocol):
 
     @property
     def holder(self) -> Holder:
-        """Who asks."""
+        """The person who asks, and from where."""
         ...
 
 

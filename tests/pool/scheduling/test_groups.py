@@ -44,7 +44,7 @@ def _calls_end() -> Iterator[None]:
 
 
 def hub_says(world: World, person: str, *groups: str) -> None:
-    """What `Hub.SetGroups` does."""
+    """Do as `Hub.SetGroups`."""
     with world.store.deciding() as (db, row):
         changed = write_groups(db, world.store.policy.current(db, row.policy_version), person, groups)
     if changed:
