@@ -17,13 +17,11 @@ from gpukernel.engines.shards.calls import Calls
 
 ANNA, BEN, EVE = 5, 1, 2  # games, daemon and bin; Eve has no job
 CROWD = "import socket, sys, time\nheld = []\n"
-CROWD += (
-    "for _ in range(int(sys.argv[2])):\n    one = socket.socket(socket.AF_UNIX)\n    one.settimeout(20)\n"
-)
+CROWD += "for _ in range(int(sys.argv[2])):\n    one = socket.socket(socket.AF_UNIX)\n"
 CROWD += "    with __import__('contextlib').suppress(OSError): one.connect(sys.argv[1]); held.append(one)\n"
 CROWD += "print(len(held), flush=True)\nsys.stdin.read()\n"
 ASK = (
-    "import socket, sys\none = socket.socket(socket.AF_UNIX)\none.settimeout(20)\none.connect(sys.argv[1])\n"
+    "import socket, sys\none = socket.socket(socket.AF_UNIX)\none.connect(sys.argv[1])\none.settimeout(20)\n"
 )
 ASK += "one.sendall(sys.argv[2].encode() + b'\\n')\nprint(one.makefile().read())\n"
 

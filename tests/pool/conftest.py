@@ -63,20 +63,26 @@ def postgresql() -> Iterator[str]:
 
 
 @pytest.fixture
-def new_postgresql(postgresql: str) -> Callable[..., str]:
-    """Makes a database, empty or a copy of the one at an address, and gives its address."""
+def new_postgresql(postgresql: str) -> Iterator[Callable[..., str]]:
+    """Makes a database, empty or a copy of the one at an address, and gives its address; with the test it is gone, and who is connected to it."""
+    server = postgresql.replace("postgresql://", "postgresql+psycopg://").replace("DATABASE", "postgres")
+    engine = sa.create_engine(server, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    made: list[str] = []
+
+    def run(statement: str) -> None:
+        with engine.connect() as db:
+            db.execute(sa.text(statement))
 
     def make(template: str = "") -> str:
         name = f"pool{next(_numbers)}"
-        server = postgresql.replace("postgresql://", "postgresql+psycopg://").replace("DATABASE", "postgres")
-        engine = sa.create_engine(server, isolation_level="AUTOCOMMIT")
-        with engine.connect() as db:
-            copied = f" TEMPLATE {sa.make_url(template).database}" if template else ""
-            db.execute(sa.text(f"CREATE DATABASE {name}{copied}"))
-        engine.dispose()
+        run(f"CREATE DATABASE {name}" + (f" TEMPLATE {sa.make_url(template).database}" if template else ""))
+        made.append(name)
         return postgresql.replace("DATABASE", name)
 
-    return make
+    yield make
+    # Many a test leaves its pools to the interpreter, and each has connections of its own.
+    for name in made:
+        run(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
