@@ -1,4 +1,4 @@
-"""Multiply-adds a second: kernels that do nothing else on the simulated GPU, and the processor's own on one core.
+"""Multiply-adds and bytes a second: kernels that do nothing else on the simulated GPU, and the processor's own on one core.
 
 The simulated GPU gets one host thread, so that both use one core, and both are measured interleaved by
 processor time, so that whatever else the machine does meets both.
@@ -36,6 +36,12 @@ double multiply_adds(long turns, float scale, float more, float* out) {
     EACH(END)
     return 12.0 * BYTES / 4 * turns;
 }
+/* The third loop of STREAM, in single precision: three arrays that no cache holds. */
+double triad(long turns, const float* restrict b, const float* restrict c, float* restrict a, long count, float scale) {
+    for (long t = 0; t < turns; ++t)
+        for (long i = 0; i < count; ++i) a[i] = b[i] + scale * c[i];
+    return 12.0 * count * turns;
+}
 """
 # What a kernel does in its loop, 48 multiply-adds a turn.
 KERNELS = {
@@ -63,6 +69,14 @@ extern "C" __global__ void work(float* out, float a, float b, int turns) {
 }
 """
 BLOCKS, THREADS, TURNS = 16, 256, 4000
+TRIAD = """
+extern "C" __global__ void triad(const float* b, const float* c, float* a, float scale) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    a[i] = b[i] + scale * c[i];
+}
+"""
+FLOATS = 1 << 25
+MEMORY = "a triad of STREAM's"
 
 
 def _peak() -> ctypes.CDLL:
@@ -86,6 +100,8 @@ def _peak() -> ctypes.CDLL:
         peak = ctypes.CDLL(str(library))
     peak.multiply_adds.restype = ctypes.c_double
     peak.multiply_adds.argtypes = [ctypes.c_long, ctypes.c_float, ctypes.c_float, ctypes.c_void_p]
+    peak.triad.restype = ctypes.c_double
+    peak.triad.argtypes = [ctypes.c_long, *[ctypes.c_void_p] * 3, ctypes.c_long, ctypes.c_float]
     return peak
 
 
@@ -103,16 +119,24 @@ def main() -> None:
     peak, room = _peak(), np.zeros(12 * 16, np.float32)
     ok(driver.cuInit(0))
     ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
-    out = ok(driver.cuMemAlloc(4 * BLOCKS * THREADS))
 
-    def simulated(function) -> float:  # type: ignore[no-untyped-def]
-        values = (np.uint64(int(out)), np.float32(0.999), np.float32(0.001), np.int32(TURNS))
+    def compiled(source: str, name: bytes):  # type: ignore[no-untyped-def]
+        program = ok(nvrtc.nvrtcCreateProgram(source.encode(), b"rate.cu", 0, [], []))
+        ok(nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=compute_70"]))
+        ptx = b" " * ok(nvrtc.nvrtcGetPTXSize(program))
+        ok(nvrtc.nvrtcGetPTX(program, ptx))
+        return ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(ptx)), name))
+
+    def seconds(function, blocks: int, values: list[np.generic]) -> float:  # type: ignore[no-untyped-def]
         kept = [np.atleast_1d(value) for value in values]
         arguments = np.array([value.ctypes.data for value in kept], dtype=np.uint64)
         start = time.process_time()
-        ok(driver.cuLaunchKernel(function, BLOCKS, 1, 1, THREADS, 1, 1, 0, 0, arguments.ctypes.data, 0))
+        ok(driver.cuLaunchKernel(function, blocks, 1, 1, THREADS, 1, 1, 0, 0, arguments.ctypes.data, 0))
         ok(driver.cuCtxSynchronize())
-        return 48.0 * TURNS * BLOCKS * THREADS / (time.process_time() - start)
+        return time.process_time() - start
+
+    out = ok(driver.cuMemAlloc(4 * BLOCKS * THREADS))
+    values = [np.uint64(int(out)), np.float32(0.999), np.float32(0.001), np.int32(TURNS)]
 
     def native_rate() -> float:
         start = time.process_time()
@@ -121,22 +145,36 @@ def main() -> None:
 
     answers = {}
     for name, body in KERNELS.items():
-        program = ok(nvrtc.nvrtcCreateProgram((SOURCE % body).encode(), b"fma.cu", 0, [], []))
-        ok(nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=compute_70"]))
-        ptx = b" " * ok(nvrtc.nvrtcGetPTXSize(program))
-        ok(nvrtc.nvrtcGetPTX(program, ptx))
-        function = ok(driver.cuModuleGetFunction(ok(driver.cuModuleLoadData(ptx)), b"work"))
-        simulated(function)
-        rates = [(simulated(function), native_rate()) for _ in range(ROUNDS)]
+        function = compiled(SOURCE % body, b"work")
+        seconds(function, BLOCKS, values)
+        work = 48.0 * TURNS * BLOCKS * THREADS
+        rates = [(work / seconds(function, BLOCKS, values), native_rate()) for _ in range(ROUNDS)]
         answers[name] = [statistics.median(each) for each in zip(*rates, strict=True)]
+
+    function, here = compiled(TRIAD, b"triad"), [np.ones(FLOATS, np.float32) for _ in range(3)]
+    values = [np.uint64(int(ok(driver.cuMemAlloc(4 * FLOATS)))) for _ in range(3)]
+    for value, array in zip(values, here, strict=True):
+        ok(driver.cuMemcpyHtoD(int(value), array.ctypes.data, array.nbytes))
+    values.append(np.float32(0.999))
+
+    def native_bytes() -> float:
+        start = time.process_time()
+        done = peak.triad(1, *[array.ctypes.data for array in here], FLOATS, 0.999)
+        return float(done / (time.process_time() - start))
+
+    seconds(function, FLOATS // THREADS, values)
+    rates = [
+        (12 * FLOATS / seconds(function, FLOATS // THREADS, values), native_bytes()) for _ in range(ROUNDS)
+    ]
+    answers[MEMORY] = [statistics.median(each) for each in zip(*rates, strict=True)]
     print(json.dumps(answers))
 
 
-def _measured() -> dict[str, tuple[float, float]]:
+def _measured(tier: str) -> dict[str, tuple[float, float]]:
     ours = {"LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "v100:1"}
     answer = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "benchmarks.fma"],
-        env={**os.environ, **ours, "GPUKERNEL_SIMGPU_THREADS": "1"},
+        env={**os.environ, **ours, "GPUKERNEL_SIMGPU_THREADS": "1", "GPUKERNEL_SIMGPU_TIER": tier},
         capture_output=True,
         text=True,
         check=False,
@@ -147,16 +185,25 @@ def _measured() -> dict[str, tuple[float, float]]:
 
 
 async def measure() -> list[Table]:
-    """Return the table for `python -m benchmarks`."""
-    table = Table(
+    """Return the tables for `python -m benchmarks`."""
+    adds = Table(
         "Multiply-adds on one core",
-        ["float32 kernel", "simulated GPU, G/s", "processor, G/s", "part of it"],
+        ["float32 kernel", "tier", "simulated GPU, G/s", "processor, G/s", "part of it", "aim"],
         notes="By processor time, which leaves out what others do on the machine. The processor's own: independent vectors "
-        "of its full width, nothing loaded or stored. Aim: 25 %.",
+        "of its full width, nothing loaded or stored.",
     )
-    for name, (there, here) in _measured().items():
-        table.rows.append([name, f"{there / 1e9:.2f}", f"{here / 1e9:.1f}", f"{there / here:.0%}"])
-    return [table]
+    memory = Table(
+        "Memory on one core",
+        ["kernel", "tier", "simulated GPU, GB/s", "processor, GB/s", "part of it", "aim"],
+        notes=f"`a[i] = b[i] + s * c[i]` for {FLOATS >> 20} Mi single-precision numbers, by processor time; the processor's own is the same loop by the C compiler. "
+        "Bytes are those that the program reads and writes.",
+    )
+    for tier, aims in (("interpreter", ("25 %", "")), ("compiled", ("70 %", "70 %"))):
+        for name, (there, here) in _measured(tier).items():
+            table, aim = (memory, aims[1]) if name == MEMORY else (adds, aims[0])
+            part = f"{there / here:.0%}"
+            table.rows.append([name, tier, f"{there / 1e9:.2f}", f"{here / 1e9:.1f}", part, aim])
+    return [adds, memory]
 
 
 if __name__ == "__main__":

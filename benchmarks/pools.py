@@ -22,6 +22,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks.decisions import HOLDER, SLICE, PromptServer, Times
+from benchmarks.processor_budget import budgets
 from benchmarks.report import Table
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.model import Lease, SliceRequest
@@ -43,6 +44,9 @@ CLIENTS = 16
 
 FLUSHES = 20
 SLOWER_MS = 10  # of a disk as many servers have it
+
+BUDGET = 0.2
+"""Processors of each pool, where they are to have machines of their own: three of them and PostgreSQL fit into two processors."""
 
 SECONDS = 6.0
 SETTLE_SECONDS = 3.0
@@ -180,6 +184,11 @@ class Process:
         if here != "here":
             raise RuntimeError("a pool did not start")
         return process
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._program.pid
 
     async def answer(self) -> str:
         """Return the next line."""
@@ -320,6 +329,11 @@ async def measure() -> list[Table]:
         ["figure", "value", "aim"],
         notes=f"{AGENTS} agents, one heartbeat in {HEARTBEAT_SECONDS:g} s each; rows by PostgreSQL's own count.",
     )
+    alone = Table(
+        f"Several pools with {BUDGET:g} of a processor each",
+        ["pools", "grants and releases a second", "÷ one pool", "aim"],
+        notes=f"As above, lasting together, at the shorter flush; each pool is held to its share by cgroups, as if on a machine of its own, and PostgreSQL is not. The median of {ROUNDS} rounds, by turns.",
+    )
     with postgresql() as address:
         granted = await _for_a_client(address)
         for count in (2, 3):
@@ -327,9 +341,10 @@ async def measure() -> list[Table]:
             followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
         await _count_rows(address, beats)
         await _add_rates(address, rates)
+        await _add_budgeted(address, alone)
     with postgresql(slower=SLOWER_MS) as address:
         await _add_rates(address, rates)
-    return [granted, followed, rates, beats]
+    return [granted, followed, rates, alone, beats]
 
 
 async def _for_a_client(address: str, live: int = 400, count: int = 600) -> Table:
@@ -358,6 +373,27 @@ async def _add_rates(address: str, rates: Table) -> None:
         async with running(address, f"waits{count}", count, each_waits=True) as pools:
             each = await _grants(pools)
         rates.rows.append([flush, str(count), f"{together:.0f}", f"{each:.0f}", f"{together / each:.1f}"])
+
+
+async def _add_budgeted(address: str, alone: Table) -> None:
+    """Measure one, two and three pools that have their own share of the processors."""
+    rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
+    try:
+        for turn in range(ROUNDS):
+            for count, found in rates.items():
+                name = f"alone{count}_{turn}"
+                with budgets(count, BUDGET) as groups:
+                    async with running(address, name, count) as pools:
+                        for pool, group in zip(pools, groups, strict=True):
+                            group.write_text(str(pool.pid))
+                        found.append(await _grants(pools))
+    except OSError as error:
+        alone.rows.append(["—", f"no group may be made here: {error.strerror}", "", ""])
+        return
+    one = statistics.median(rates[1])
+    for count, found in rates.items():
+        rate = statistics.median(found)
+        alone.rows.append([str(count), f"{rate:.0f}", f"{rate / one:.2f}", "≥ 2" if count == 3 else ""])
 
 
 async def _count_rows(address: str, beats: Table) -> None:

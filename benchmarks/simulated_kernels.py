@@ -59,4 +59,32 @@ async def measure() -> list[Table]:
         table.rows.append([name, *shown, f"{ratios[-1]:.2f}" if pocl else "–"])
     if ratios:
         table.rows.append(["median", "", "", "", f"{statistics.median(ratios):.2f}"])
-    return [table]
+    return [table, _cores(ours)]
+
+
+def _cores(ours: dict[str, str]) -> Table:
+    """Measure how much faster two threads are than one, on both."""
+    table = Table(
+        "From one core to two",
+        ["kernel", "simulated GPU, one", "two", "faster", "PoCL, one", "two", "faster"],
+        notes="The least of five launches, by the clock, compiled; `GPUKERNEL_SIMGPU_THREADS` and `POCL_MAX_PTHREAD_COUNT` say how many threads. Aim: 1.8.",
+    )
+    runs = [
+        _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled", GPUKERNEL_SIMGPU_THREADS="1"),
+        _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled", GPUKERNEL_SIMGPU_THREADS="2"),
+        _measured("opencl", POCL_MAX_PTHREAD_COUNT="1"),
+        _measured("opencl", POCL_MAX_PTHREAD_COUNT="2"),
+    ]
+    gains: tuple[list[float], list[float]] = ([], [])
+    for name in KERNELS:
+        row = [name]
+        for (one, two), gained in zip((runs[:2], runs[2:]), gains, strict=True):
+            if one is None or two is None:
+                row += ["–"] * 3
+                continue
+            gained.append(one[name][0] / two[name][0])
+            row += [f"{1000 * one[name][0]:.2f}", f"{1000 * two[name][0]:.2f}", f"{gained[-1]:.2f}"]
+        table.rows.append(row)
+    ends = [f"{statistics.median(each):.2f}" if each else "–" for each in gains]
+    table.rows.append(["median", "", "", ends[0], "", "", ends[1]])
+    return table

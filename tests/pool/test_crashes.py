@@ -12,6 +12,8 @@ import sys
 
 import pytest
 
+from tests.pool.crashing import CHAPTERS
+
 STRIDE = int(os.environ.get("GPUKERNEL_CRASH_STRIDE", "25"))
 MOMENTS = int(os.environ.get("GPUKERNEL_CRASH_MOMENTS", "2"))
 JOBS = int(os.environ.get("GPUKERNEL_CRASH_JOBS", "1"))
@@ -29,6 +31,6 @@ def test_whenever_a_pool_is_killed_the_next_one_finds_the_truth(
     counts = json.loads(done.stdout)
     print(kind, done.stdout)  # shown by `make crashes`
     assert counts["boundaries"] >= 140 // STRIDE
-    # Of two pools side by side the last boundaries are not reached in each run: they look at each other by the clock.
-    missed = 1 if kind == "sqlite" else max(1, counts["boundaries"] // 50)
+    # Of two pools side by side the last boundary of a chapter may stay out of reach: they look at each other by the clock.
+    missed = 1 if kind == "sqlite" else len(CHAPTERS) * JOBS
     assert counts["killed"] >= 2 * counts["boundaries"] - missed
