@@ -14,6 +14,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+import sqlalchemy as sa
 
 import gpukernel.common.proto.hub_pb2 as hub_pb
 import gpukernel.common.proto.hub_pb2_grpc as hub_rpc
@@ -22,9 +23,11 @@ import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.address import socket_path
 from gpukernel.common.model import Holder, SliceRequest
+from gpukernel.pool.domain.fencing import LARGEST_EPOCH
 from gpukernel.pool.rpc import agents
 from gpukernel.pool.rpc.agent_reports import reported_usage
 from gpukernel.pool.rpc.server import serve
+from gpukernel.pool.store.schema import servers
 from tests.pool.world import Agent
 from tests.ports import free_port
 
@@ -179,6 +182,28 @@ def test_a_number_that_nobody_can_count_with_is_refused_with_a_sentence(
     run(work)
 
 
+def test_the_highest_epoch_locks_nobody_out_of_the_name(tmp_path: Path) -> None:
+    """The pool counts on from what an agent says that it has seen; who comes later says what the pool has told."""
+
+    async def work() -> None:
+        async with pool(tmp_path) as (running, admin, liar, address):
+            assert not await liar.attach(
+                server="evil", instance="i", place="p", devices=[device("evil")], epoch=LARGEST_EPOCH
+            )
+            await admin.reset_server("evil")
+            _, token = await admin.create_token("another", scope="agent")
+            async with grpc.aio.insecure_channel(address) as channel:
+                honest = Liar(channel, token)
+                register = {"server": "evil", "instance": "j", "place": "p", "devices": [device("evil")]}
+                with running.manager.store.reader.connect() as db:
+                    heard = db.execute(sa.select(servers.c.epoch)).scalar_one()
+                assert heard > LARGEST_EPOCH
+                assert not await honest.attach(**register, epoch=heard)
+                assert "comes from no pool" in await honest.attach(**register, epoch=heard + 9)
+
+    run(work)
+
+
 @pytest.mark.parametrize(
     "usage",
     [
@@ -241,5 +266,26 @@ def test_a_server_that_attaches_without_end_is_told_to_wait(tmp_path: Path) -> N
             refused = [why for why in said if "attaches too often; try again in" in why]
             assert 15 <= len(refused) <= 20
             Agent(running.manager, "good").attach()
+
+    run(work)
+
+
+def test_a_token_of_one_server_uses_up_no_attachments_of_another(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with pool(tmp_path) as (_, admin, liar, address):
+            _, token = await admin.create_token("good", scope="agent")
+            async with grpc.aio.insecure_channel(address) as channel:
+                good = Liar(channel, token)
+                register = {"server": "good", "place": "g", "devices": [device("good")]}
+                assert not await good.attach(**register, instance="g")
+                said = await asyncio.gather(
+                    *(
+                        liar.attach(**register, instance="e")
+                        for _ in range(int(agents.ATTACHMENTS_AT_ONCE) + 20)
+                    )
+                )
+                assert sum("attaches too often" in why for why in said) >= 15
+                assert all(said)
+                assert not await good.attach(**register, instance="g")
 
     run(work)

@@ -119,3 +119,9 @@ def test_a_folder_that_a_page_lists_is_described_file_by_file() -> None:
     for folder in marks:
         assert described(ROOT / folder), folder
         assert list(table(folder))
+
+
+def test_the_table_of_attacks_has_a_row_for_each_program() -> None:
+    folder = Path(__file__).parents[1] / "attacks"
+    rows = re.findall(r"^\| `(test_\w+\.py)` \|", (folder / "README.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(path.name for path in folder.glob("test_*.py"))

@@ -145,6 +145,24 @@ def test_a_single_user_servers_own_token_is_bound_to_the_course_of_the_server(
                 assert (taken.holder.course, taken.holder.server) == ("ml101", "jupyterhub")
             async with PoolClient(address, persons) as both:
                 assert {lease.id for lease in (await both.leases())[0]} == {phys.id, taken.id}
+            # Revoking the pool's token of the server, as one does with what was stolen, gives the Hub's no more rights than it had, but none.
+            opened = [one for one in await admin.tokens() if one.server == "jupyterhub"]
+            async with grpc.aio.insecure_channel(address) as channel:
+                call = pool_rpc.PoolStub(channel).Hold(metadata=(("authorization", f"Bearer {single}"),))
+                await call.write(pool_pb.HoldRequest(hold=[taken.id]))
+                assert (await call.read()).lease.state == "live"
+                for one in opened:
+                    await admin.revoke_token(one.id)
+                async with asyncio.timeout(60):
+                    assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            async with PoolClient(address, single) as thief:
+                for attempt in (thief.leases(), thief.release(phys.id)):
+                    with pytest.raises(PoolError, match="default server of both is closed in this pool"):
+                        await attempt
+            await admin.open_server("both", "jupyterhub", "ml101")
+            async with PoolClient(address, single) as again:
+                assert (await again.leases())[0] == []  # with the server's start its earlier slices end
+            assert phys.id in {lease.id for lease in (await admin.leases())[0]}
 
     run(work)
 

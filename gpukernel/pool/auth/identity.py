@@ -288,18 +288,35 @@ class Identity:
         return caller if owner.server is None else self._as_server(caller, owner.server)
 
     def _as_server(self, caller: Caller, name: str) -> Caller:
-        """Return the caller as the server of that name at the Hub, with the course for which it was opened here."""
+        """Return the caller as the server of that name at the Hub, with the course for which it was opened here.
+
+        Raises
+        ------
+        Refused
+            ``closed``, with a sentence, where it was opened, and is closed or an administrator has revoked its token.
+        """
+        opened = self._opened(caller.name, name, tokens.c.revoked.is_(None))
+        if opened is not None:
+            course, inside = opened.course, bool(opened.inside)
+            admitted = caller.tokens | {opened.id}
+            return replace(caller, course=course, server=opened.server, inside=inside, tokens=admitted)
+        if self._opened(caller.name, name, tokens.c.revoked.is_not(None)) is not None:
+            raise Refused(
+                "closed",
+                f"The {f'server “{name}”' if name else 'default server'} of {caller.name} is closed in this pool, or its token was revoked, "
+                "and JupyterHub's token of it counts no more; start the server again.",
+            )
+        return caller
+
+    def _opened(self, person: str, name: str, condition: sa.ColumnElement[bool]) -> Any:
+        """Return the newest token of a person's server of that name at the Hub; None where there is none."""
         query = (
-            sa.select(tokens.c.course, tokens.c.server, tokens.c.inside)
-            .where(tokens.c.person == caller.name, tokens.c.server != "", tokens.c.revoked.is_(None))
+            sa.select(tokens.c.id, tokens.c.course, tokens.c.server, tokens.c.inside)
+            .where(tokens.c.person == person, tokens.c.server != "", condition)
             .order_by(tokens.c.created.desc())
         )
         with self._store.reader.connect() as db:
-            opened = [row for row in db.execute(query) if row.server.partition("/")[2] == name]
-        if not opened:
-            return caller
-        first = opened[0]
-        return replace(caller, course=first.course, server=first.server, inside=bool(first.inside))
+            return next((row for row in db.execute(query) if row.server.partition("/")[2] == name), None)
 
     def _check_certificate(self, spared: bool, shown: str, needed: str = "") -> None:
         if self._require_certificates and not spared and (not needed or shown != needed):

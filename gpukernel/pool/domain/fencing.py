@@ -13,8 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpukernel.common.errors import Refused
+
 __all__ = [
     "DRIFT",
+    "LARGEST_EPOCH",
     "NEVER",
     "NOBODY",
     "QUIET_SECONDS",
@@ -55,6 +58,10 @@ START_SECONDS = 5.0
 
 NEVER = 1e18
 """The end of a fence that only the worker's death or an administrator opens: of agents that know nothing of validity."""
+
+
+LARGEST_EPOCH = 2**53
+"""The highest epoch that an agent may bring to a pool that has not come so far itself: no pool does by counting."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +185,21 @@ class LateRegistration(Exception):
 
 
 def refuse_late(known: KnownServer | None, new: Registration) -> None:
-    """Raise `LateRegistration` where an agent had not heard of the newest epoch when it sent its registration.
+    """Raise `LateRegistration` where an agent had not heard of the newest epoch when it sent its registration, and `Refused` where it says one
+    that no pool has told.
 
     It may have waited in a partition while the same agent, or its successor, attached by another connection and started workers, which it
     does not list.  An agent that is alive registers again with the epoch that it is told; one from the past hears nothing.
+
+    What this pool has told is taken, however high: an agent that said the highest epoch which is allowed has made the pool count on from
+    there, and whoever speaks for that server later could otherwise never attach.
     """
+    most = max(LARGEST_EPOCH, known.epoch if known else 0)
+    if new.epoch > most:
+        raise Refused(
+            "epoch",
+            f"An epoch of {new.epoch} comes from no pool; it is at most {most}. Delete agent.json in the agent's state directory.",
+        )
     if known is not None and new.instance and new.epoch < known.epoch:
         raise LateRegistration(known.epoch)
 

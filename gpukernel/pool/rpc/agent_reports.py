@@ -20,10 +20,7 @@ from gpukernel.common.logs import one_line
 from gpukernel.common.model import Device, Usage
 from gpukernel.pool.store.servers import Attachment
 
-__all__ = ["LARGEST_EPOCH", "check_register", "reported_devices", "reported_reason", "reported_usage"]
-
-LARGEST_EPOCH = 2**53
-"""The highest epoch that an agent may have seen: the pool counts on from it, and no pool comes so far by counting."""
+__all__ = ["check_register", "reported_devices", "reported_reason", "reported_usage"]
 
 LARGEST_MEMORY = 2**50
 LEAST_MEMORY = 2**20
@@ -45,11 +42,6 @@ def check_register(register: pb.Register) -> None:
     server = register.server
     if len(server) > 100 or not server.isprintable():
         raise Refused("invalid", "A server's name has 1 to 100 printable characters; choose another --name.")
-    if register.epoch > LARGEST_EPOCH:
-        raise Refused(
-            "invalid",
-            f"An epoch of {register.epoch} comes from no pool; it is at most {LARGEST_EPOCH}. Delete agent.json in the agent's state directory.",
-        )
     own = (register.machine, register.place, register.instance, register.direct_machine)
     if not all(text.isprintable() for text in own):
         raise Refused("invalid", "An agent's machine, place and process have printable characters only.")

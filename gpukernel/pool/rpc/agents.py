@@ -45,12 +45,22 @@ ATTACHMENTS_PER_SECOND = 0.5
 ATTACHMENTS_AT_ONCE = 10.0
 """Attachments of one server: each is one decision about all its devices and workers."""
 
+STATUSES = {
+    "bound": grpc.StatusCode.PERMISSION_DENIED,
+    "epoch": grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""What refusals are for good; all others are for now."""
 
 FAULTS_SECONDS = 1.0
 """Seconds for which nothing more is read of an agent that has said other faults than before, or that its server ends: each is written down."""
 
 PAGE = 512
 """Workers of one report that are written down in one turn of the loop."""
+
+
+def _counted_as(credential: str, server: str) -> str:
+    """Return the name under which attachments are counted: a token speaks for one server, whichever it names; the pool's own accounts for many."""
+    return credential if credential.startswith("token ") else f"{credential} {server}"
 
 
 class _Stream:
@@ -171,7 +181,8 @@ class AgentsService(rpc.AgentsServicer):
             return
         register, orders = first.register, _Stream()
         server = register.server
-        if wait := self._attachments.seconds_until(server, 1.0, ATTACHMENTS_PER_SECOND, ATTACHMENTS_AT_ONCE):
+        counted = _counted_as(access.caller.credential, server)
+        if wait := self._attachments.seconds_until(counted, 1.0, ATTACHMENTS_PER_SECOND, ATTACHMENTS_AT_ONCE):
             await access.context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
                 f"GPU server {server[:100]} attaches too often; try again in {wait:.1f} s.",
@@ -219,8 +230,7 @@ class AgentsService(rpc.AgentsServicer):
         except Refused as refusal:
             self._log_refusal(server, refusal)
             # An agent that is refused for good ends; one that has to wait for another's end asks again.
-            bound = refusal.code == "bound"
-            code = grpc.StatusCode.PERMISSION_DENIED if bound else grpc.StatusCode.ALREADY_EXISTS
+            code = STATUSES.get(refusal.code, grpc.StatusCode.ALREADY_EXISTS)
             await access.context.abort(code, in_details(str(refusal)))
         finally:
             if reading is not None:

@@ -7,8 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpukernel.agent.validity import Epochs, Validity, Wakefulness
+from gpukernel.common.errors import Refused
 from gpukernel.pool.domain.fencing import (
     DRIFT,
+    LARGEST_EPOCH,
     SILENT_SECONDS,
     STOP_SECONDS,
     KnownServer,
@@ -80,6 +82,14 @@ def test_a_registration_counts_where_its_agent_knows_the_newest_epoch() -> None:
         with pytest.raises(LateRegistration) as refused:
             refuse_late(KNOWN, late)
         assert refused.value.epoch == KNOWN.epoch
+
+
+def test_an_epoch_that_no_pool_has_told_is_refused_and_one_that_this_pool_has_is_not() -> None:
+    far = replace(KNOWN, epoch=LARGEST_EPOCH + 5)
+    refuse_late(far, replace(SAME, epoch=LARGEST_EPOCH + 5))
+    for known, epoch in ((far, LARGEST_EPOCH + 6), (KNOWN, LARGEST_EPOCH + 1), (None, LARGEST_EPOCH + 1)):
+        with pytest.raises(Refused, match=f"epoch of {epoch} comes from no pool"):
+            refuse_late(known, replace(SAME, epoch=epoch))
 
 
 def test_each_attachment_has_an_epoch_of_its_own() -> None:
