@@ -24,6 +24,7 @@ ALL = (
     "frameworks",
     "pool",
     "pools",
+    "pauses",
     "hub",
 )
 BY_NAME = ("slurm",)
