@@ -113,6 +113,7 @@ crowd: $(VENV)/.test  ## Put 200 honest students and 5 hostile ones into one poo
 SECONDS   ?= 15
 FUZZERS   := ptx images frames answers leases records
 SANITIZE  ?= address,undefined
+ATTACKED  := $(foreach one,arithmetic endless_kernels memory_cap threads wiretap worker_doors,tests/attacks/test_$(one).py)
 SANITIZED := build/sanitize-$(subst $(comma),-,$(SANITIZE))
 
 fuzz: fuzzers  ## Feed nonsense to everything in the native part that reads bytes of others, SECONDS=15 each
@@ -133,7 +134,7 @@ sanitize: $(VENV)/.native  ## Run the tests of the native part under SANITIZE=ad
 	$(BIN)/ninja -C $(SANITIZED) --quiet
 	$(BIN)/cmake --install $(SANITIZED) --prefix $(SANITIZED)/prefix >/dev/null
 	tests/native/sanitized.sh $(SANITIZED)/prefix $(SANITIZE) $(BIN)/python -m pytest tests/remoting \
-	    $(if $(filter thread,$(SANITIZE)),,tests/native) $(PYTEST_ARGS)
+	    $(if $(filter thread,$(SANITIZE)),,tests/native $(ATTACKED)) $(PYTEST_ARGS)
 
 lint: $(VENV)/.dev  ## Check style and types
 	$(BIN)/ruff check .

@@ -175,6 +175,30 @@ def test_the_worker_that_began_anew_after_a_fault_is_confined_as_before(server: 
         assert one.act("shell id").refused
 
 
+def bounds_of(pid: int) -> dict[str, str]:
+    """Return what the groups of a process say, of version 1 or 2."""
+    found: dict[str, str] = {}
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, controllers, own = line.split(":", 2)
+        places = [Path("/sys/fs/cgroup", name) for name in controllers.split(",")]
+        for place in [*places, Path("/sys/fs/cgroup")]:
+            for name in ("cpu.weight", "cpu.shares", "memory.max", "memory.limit_in_bytes", "pids.max"):
+                if (file := place / own.strip("/") / name).exists():
+                    found.setdefault(name, file.read_text().strip())
+    return found
+
+
+@pytest.mark.needs("cgroup")
+def test_its_groups_weigh_as_its_share_and_bound_its_memory_and_threads(server: Pool) -> None:
+    with on_a_slice(server, "-p", "0.05") as small, on_a_slice(server, "-p", "0.2") as large:
+        found = [bounds_of(one.pid) for one in (small, large)]
+    weights = [int(one.get("cpu.weight") or one["cpu.shares"]) for one in found]
+    assert 3.8 <= weights[1] / weights[0] <= 4.2
+    for one in found:
+        assert int(one.get("memory.max") or one["memory.limit_in_bytes"]) < 8 << 30
+        assert 0 < int(one["pids.max"]) < 5000
+
+
 @pytest.mark.needs("cgroup")
 def test_threads_without_end_end(server: Pool) -> None:
     with on_a_slice(server) as one:

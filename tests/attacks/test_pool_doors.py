@@ -50,6 +50,20 @@ def pool(tmp_path: Path) -> Iterator[tuple[Path, str, Path]]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def test_a_pool_takes_as_many_descriptors_as_it_may_have(tmp_path: Path) -> None:
+    """Whoever starts it has a soft limit that a class passes; the hard one is the machine's."""
+    soft, hard = 256, 1024
+    limit = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); "
+    command = f"{limit}import runpy, sys; sys.argv[0] = 'gpukernel'; runpy.run_module('gpukernel.cli', run_name='__main__')"
+    words = [sys.executable, "-c", command, "pool", "--state", str(tmp_path / "state")]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert "ready" in process.stdout.readline()
+        found = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        process.terminate()
+    assert found == (hard, hard)
+
+
 def over_tcp(state: Path, address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=10)
