@@ -22,7 +22,6 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from benchmarks.decisions import HOLDER, SLICE, PromptServer, Times
-from benchmarks.processor_budget import budgets
 from benchmarks.report import Table
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.model import Lease, SliceRequest
@@ -47,6 +46,9 @@ SLOWER_MS = 10  # of a disk as many servers have it
 
 BUDGET = 0.2
 """Processors of each pool, where they are to have machines of their own: three of them and PostgreSQL fit into two processors."""
+
+PERIOD_MICROSECONDS = 20_000
+V1, V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 SECONDS = 6.0
 SETTLE_SECONDS = 3.0
@@ -158,6 +160,34 @@ async def _cycle(manager: LeaseManager, key: str, server: str) -> None:
 
 
 # --- the run ---
+
+
+@contextlib.contextmanager
+def budgets(count: int, processors: float) -> Iterator[list[Path]]:
+    """Make `count` groups that get so many processors each, and yield the files that take the numbers of their processes.
+
+    Raises:
+        OSError: This account may make no groups, or the system has none.
+    """
+    made: list[Path] = []
+    quota = round(processors * PERIOD_MICROSECONDS)
+    try:
+        for number in range(count):
+            first = (V1 / "cpu.cfs_quota_us").exists() or (V1 / "cpu.shares").exists()
+            group = (V1 if first else V2) / f"gpukernel-benchmark-{os.getpid()}-{number}"
+            group.mkdir()
+            made.append(group)
+            if first:
+                (group / "cpu.cfs_period_us").write_text(str(PERIOD_MICROSECONDS))
+                (group / "cpu.cfs_quota_us").write_text(str(quota))
+            else:
+                (group / "cpu.max").write_text(f"{quota} {PERIOD_MICROSECONDS}")
+        yield [group / "cgroup.procs" for group in made]
+    finally:
+        for group in made:
+            # An empty group that stays, of a process that has not gone yet, costs nothing.
+            with contextlib.suppress(OSError):
+                group.rmdir()
 
 
 class Process:
