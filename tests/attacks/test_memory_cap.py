@@ -139,6 +139,41 @@ time.sleep(1); hold(n + 1, "places"); os._exit(0)
 )
 
 
+# What kernels have from malloc() lives on when the heap's limit is lowered, and after the program.
+HEAP_BLOCKS = r"""
+begin()
+PTX = b'''.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b64 result) malloc (.param .b64 bytes);
+.visible .entry take(.param .u64 places) {
+    .reg .b64 %rd<4>; .reg .b32 %r<2>;
+    { .param .b64 bytes; st.param.b64 [bytes], 1048576; .param .b64 result;
+      call.uni (result), malloc, (bytes); ld.param.b64 %rd1, [result]; }
+    mov.u32 %r1, %ctaid.x; ld.param.u64 %rd2, [places]; mul.wide.u32 %rd3, %r1, 8; add.s64 %rd2, %rd2, %rd3;
+    st.global.u64 [%rd2], %rd1; ret; }
+.visible .entry look(.param .u64 places, .param .u64 out) {
+    .reg .b64 %rd<5>; .reg .b32 %r<4>; .reg .pred %p;
+    mov.u32 %r1, %ctaid.x; ld.param.u64 %rd2, [places]; mul.wide.u32 %rd3, %r1, 8; add.s64 %rd2, %rd2, %rd3;
+    ld.global.u64 %rd1, [%rd2]; setp.eq.u64 %p, %rd1, 0; @%p ret;
+    ld.global.u32 %r2, [%rd1]; ld.param.u64 %rd4, [out]; atom.global.add.u32 %r3, [%rd4], 1; ret; }
+'''
+places, out = ok(d.cuMemAlloc(4096)), ok(d.cuMemAlloc(512))
+ok(d.cuMemsetD32(places, 0, 1024)); ok(d.cuMemsetD32(out, 0, 1))
+HEAP = d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE
+def take(blocks):
+    ok(d.cuLaunchKernel(load(PTX, b"take"), blocks, 1, 1, 1, 1, 1, 0, 0, ((int(places),), (ctypes.c_void_p,)), 0)); ok(d.cuCtxSynchronize())
+def living(blocks):
+    values = ((int(places), int(out)), (ctypes.c_void_p, ctypes.c_void_p))
+    ok(d.cuLaunchKernel(load(PTX, b"look"), blocks, 1, 1, 1, 1, 1, 0, 0, values, 0)); ok(d.cuCtxSynchronize())
+    there = bytearray(4); ok(d.cuMemcpyDtoH(there, out, 4)); return int.from_bytes(there, "little")
+def most():
+    count = 0
+    while not int(d.cuMemAlloc(1 << 20)[0]): count += 1
+    return count
+"""
+
+
 # The test looks at the device when a program says that it holds what it could get.
 HOLD = """
 def hold(*words):
@@ -199,5 +234,45 @@ def test_a_kernel_that_goes_on_holds_no_memory_that_was_freed(tmp_path: Path) ->
             taken = memory(one.handle.pid) - before
             assert taken <= BESIDE, f"{taken / MIB} MiB of the server, and nothing is allocated: {said}"
             await asyncio.to_thread(program.communicate, "\n")
+
+    asyncio.run(story())
+
+
+def test_a_heap_that_is_lowered_stays_charged_with_what_kernels_have_of_it() -> None:
+    async def story() -> None:
+        async with worker(memory_mib=CAP // MIB) as one:
+            code = (
+                HEAP_BLOCKS
+                + """
+ok(d.cuCtxSetLimit(HEAP, 56 << 20)); take(55)
+print(d.cuCtxSetLimit(HEAP, 8 << 20)[0].name, most() + living(55), ok(d.cuCtxGetLimit(HEAP)) >> 20, flush=True)
+"""
+            )
+            said, errors = await asyncio.to_thread(one.start(code).communicate)
+            name, held_together, limit = said.split()
+            assert name == "CUDA_ERROR_INVALID_VALUE", errors
+            assert 55 <= int(held_together) <= CAP // MIB
+            assert limit == "56"
+
+    asyncio.run(story())
+
+
+@WITHOUT_SANITIZER
+def test_the_heap_of_kernels_ends_with_the_last_program() -> None:
+    """Each program leaves what its kernels have from malloc(), and the next has the whole slice and the whole heap again."""
+
+    async def story() -> None:
+        async with worker(memory_mib=CAP // MIB) as one:
+            code = (
+                HEAP_BLOCKS
+                + """
+ok(d.cuCtxSetLimit(HEAP, 40 << 20)); take(39); there = living(39)
+print(there, ok(d.cuMemGetInfo())[0] >> 20, flush=True)
+"""
+            )
+            for _ in range(3):
+                said, errors = await asyncio.to_thread(one.start(code).communicate)
+                assert said.split() == ["39", str(CAP // MIB - 41)], errors
+                assert (await one.handle.status()).memory_used_bytes == 0
 
     asyncio.run(story())

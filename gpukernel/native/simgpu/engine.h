@@ -79,7 +79,8 @@ class DeviceMemory {
     // until cuCtxSetLimit says otherwise).
     virtual std::optional<uint64_t> allocate_heap(size_t bytes) = 0;
     virtual bool free_heap(uint64_t address) = 0;
-    virtual void limit_heap(size_t bytes) = 0;
+    virtual bool limit_heap(size_t bytes) = 0;  // false: it holds more
+    virtual void clear_heap() = 0;
     // Counts `bytes` as used that a limit of the context sets aside; false where they do not fit.
     virtual bool set_aside(int limit, size_t bytes) = 0;
     virtual size_t capacity() const = 0;

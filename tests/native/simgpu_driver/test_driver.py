@@ -368,6 +368,7 @@ def test_every_name_of_cuda_h_is_exported_and_what_is_lacking_says_so_once() -> 
         "gpukernel_set_memory_check",
         "gpukernel_set_range",
         "gpukernel_simgpu_bound",
+        "gpukernel_simgpu_clear_heap",
         "gpukernel_simgpu_run",
         "gpukernel_work_for",
     }

@@ -109,9 +109,17 @@ class ReservedMemory final : public DeviceMemory {
         heap_.erase(it);
         return free(address);
     }
-    void limit_heap(size_t bytes) override {
+    bool limit_heap(size_t bytes) override {
         std::lock_guard lock(heap_mutex_);
+        if (bytes < heap_used_) return false;
         heap_limit_ = bytes;
+        return true;
+    }
+
+    void clear_heap() override {
+        std::lock_guard lock(heap_mutex_);
+        for (const auto& [address, room] : heap_) free(address);
+        heap_.clear(), heap_used_ = 0;
     }
 
     bool set_aside(int limit, size_t bytes) override {

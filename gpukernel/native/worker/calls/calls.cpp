@@ -156,10 +156,12 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
         default:
             return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
-    if (!lease.set_aside(limit, set_aside_by(session, limit, value))) return CUDA_ERROR_OUT_OF_MEMORY;
+    // The driver may refuse: nothing is refunded before it has answered.
+    if (!lease.set_aside(limit, set_aside_by(session, limit, std::max<uint64_t>(value, before))))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     lease.usual_limits.try_emplace(limit, before);
     result = session.cuda().cuCtxSetLimit(limit, value);
-    if (result != CUDA_SUCCESS) lease.set_aside(limit, set_aside_by(session, limit, before));
+    lease.set_aside(limit, set_aside_by(session, limit, result == CUDA_SUCCESS ? value : before));
     return result;
 }
 

@@ -117,6 +117,13 @@ bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
     return true;
 }
 
+void Lease::reset_limits() {
+    cuda.clear_heap();
+    for (auto [limit, value] : usual_limits)
+        if (cuda.cuCtxSetLimit(limit, value) == CUDA_SUCCESS) set_aside(limit, 0);
+    usual_limits.clear();
+}
+
 bool Lease::begin_release(CUdeviceptr address, const void* owner) {
     std::lock_guard lock(mutex_);
     auto it = blocks_.find(address);

@@ -282,7 +282,8 @@ void* LibraryArguments::made(const char* create, const char* destroy, uint32_t k
 
 void* LibraryArguments::on_the_host(std::vector<char>& own, uint64_t size) {
     if (size <= own.size()) return size ? own.data() : nullptr;
-    if (size > HOST_ROOM || !object->charge.grow(size - own.size())) return failed_ = true, nullptr;
+    if (size > HOST_ROOM || !object->charge.grow(object->charge.bytes() + size - own.size()))
+        return failed_ = true, nullptr;
     // A call that was queued may still use what there was.
     session_.wait([&] { return session_.cuda().cuStreamSynchronize(stream_); });
     own.resize(size);

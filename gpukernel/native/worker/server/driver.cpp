@@ -63,6 +63,10 @@ void Driver::bound(HostMemory& book) const {
           [](void* book, uint64_t bytes) { static_cast<HostMemory*>(book)->give_back(bytes); }, &book);
 }
 
+void Driver::clear_heap() const {
+    if (auto clear = reinterpret_cast<int (*)()>(::dlsym(library_, "gpukernel_simgpu_clear_heap"))) clear();
+}
+
 std::string Driver::error_name(CUresult code) const {
     const char* name = nullptr;
     return cuGetErrorName(code, &name) == CUDA_SUCCESS && name ? name : "error " + std::to_string(code);

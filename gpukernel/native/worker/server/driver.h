@@ -38,6 +38,8 @@ struct Driver {
     std::string error_name(CUresult code) const;
     bool simulated() const;
     std::string folder() const;  // where the library lies
+    // Frees what kernels of a simulated device have from malloc(); NVIDIA's keeps it until its context ends.
+    void clear_heap() const;
     // Has the simulated GPU's library ask `book` for what it takes of the host's memory.
     void bound(HostMemory& book) const;
 

@@ -153,9 +153,7 @@ void Session::release_everything() {
     }
     handles.clear(), linked_.clear();
     if (lease_.connections == 1) {  // no other program: the next one finds the context as it was
-        for (auto [limit, value] : lease_.usual_limits)
-            if (cuda().cuCtxSetLimit(limit, value) == CUDA_SUCCESS) lease_.set_aside(limit, 0);
-        lease_.usual_limits.clear();
+        lease_.reset_limits();
         lease_.staging_buffers.clear();
         printed_text();  // is nobody's any more
         lease_.heard_out = lease_.launches.load();

@@ -1,5 +1,7 @@
 // Contexts: made, ended, waited for, limited (driver API chapter "Context Management").  The stack of each
 // thread is in libcuda/contexts.cpp.
+#include <algorithm>
+
 #include "simgpu/driver/devices/machine.h"
 #include "simgpu/driver/state.h"
 
@@ -97,10 +99,21 @@ CUresult CUDAAPI cuCtxGetLimit(size_t* pvalue, CUlimit limit) {
 CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value) {
     GPUKERNEL_HERE(device);
     if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-    if (!device->memory->set_aside(limit, set_aside_by(*device, limit, value)))
+    const size_t before = device->limits[limit];
+    if (!device->memory->set_aside(limit, set_aside_by(*device, limit, std::max(value, before))))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    device->limits[limit] = value;
-    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) device->memory->limit_heap(value);
+    // What kernels have from malloc() lives on, so the heap stays as large as that.
+    const bool taken = limit != CU_LIMIT_MALLOC_HEAP_SIZE || device->memory->limit_heap(value);
+    if (taken) device->limits[limit] = value;
+    device->memory->set_aside(limit, set_aside_by(*device, limit, device->limits[limit]));
+    return taken ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+// For the worker, between two programs of one context: what kernels of the first have from malloc() is
+// nobody's, as with the end of a context.
+extern "C" __attribute__((visibility("default"))) int gpukernel_simgpu_clear_heap() {
+    GPUKERNEL_HERE(device);
+    device->memory->clear_heap();
     return CUDA_SUCCESS;
 }
 
