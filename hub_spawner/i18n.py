@@ -12,7 +12,7 @@ from babel.core import Locale
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import read_po
 
-from gpukernel.common.i18n import Sentence, in_words
+from gpukernel.common.i18n import Sentence, in_words, later
 
 __all__ = ["LANGUAGES", "Texts", "choose_language", "later"]
 
@@ -28,11 +28,6 @@ def _catalog(language: str) -> Catalog:
         return Catalog(locale=language)
     with path.open("rb") as file:
         return read_po(file, locale=language)
-
-
-def later(text: str) -> str:
-    """Return `text`, marked as one that is translated where it is shown, as errors are."""
-    return text
 
 
 class Texts:

@@ -6,6 +6,7 @@ difference.
 
 from __future__ import annotations
 
+import datetime
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -28,6 +29,8 @@ __all__ = [
 ]
 
 MINUS = "−"
+_FIGURES = ("term", "half-life", "notice", "least-run")
+"""The changes that are one figure, in seconds."""
 _NAMES = {ours: name for name, ours in BOUNDS.items()}
 
 
@@ -73,6 +76,8 @@ def plain_bound(name: str, value: str) -> str:
 
 def differences(entry: AuditEntry) -> list[Change]:
     """Return what an entry of the audit table changed, in the order of the fields."""
+    if entry.action in _FIGURES:
+        return [Change("", _figure(entry.action, entry.before), _figure(entry.action, entry.after))]
     before, after = _object(entry.before), _object(entry.after)
     if before is None or after is None or not (before or after):
         if entry.before == entry.after:
@@ -153,6 +158,17 @@ def _object(text: str) -> dict[str, object] | None:
     except ValueError:
         return None
     return value if isinstance(value, dict) else None
+
+
+def _figure(action: str, text: str) -> str:
+    """Return seconds as people write them: the day on which the term began, or a time; nothing for no term."""
+    try:
+        seconds = float(text)
+        if action != "term":
+            return plain_duration(seconds)
+        return datetime.date.fromtimestamp(seconds).isoformat() if seconds else ""
+    except (ValueError, OverflowError, OSError):
+        return text
 
 
 def _bounds(values: Mapping[str, object]) -> dict[str, object]:

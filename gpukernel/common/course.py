@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from gpukernel.common.i18n import say
 from gpukernel.common.model import PRIORITIES
 
 __all__ = ["STARTS", "Course", "Offered", "Profile"]
@@ -43,8 +44,10 @@ class Offered:
         match = _OFFER.fullmatch(text.strip())
         if match is None or not 0.001 <= (share := float(match["share"])) <= 1 or len(text) > 80:
             raise ValueError(
-                "write an offer as V100 x 0.02, or as 0.02 of any model, and a class behind it, as in V100 x 1 batch; "
-                "a share lies from 0.001 to 1"
+                say(
+                    "write an offer as V100 x 0.02, or as 0.02 of any model, and a class behind it, as in V100 x 1 batch; "
+                    "a share lies from 0.001 to 1"
+                )
             )
         model = match["model"] or ""
         return cls(share, "" if model == "GPU" else model, match["priority"] or "")

@@ -60,7 +60,7 @@ def _duration(value: Any) -> Any:
     if isinstance(value, str):
         match = _TIME.fullmatch(value.strip())
         if match is None:
-            raise ValueError("write a time as 90s, 30min or 2h")
+            raise ValueError(say("write a time as 90s, 30min or 2h"))
         return float(match[1]) * _SECONDS[match[2]]
     return value
 
@@ -69,17 +69,17 @@ def _mebibytes(value: Any) -> Any:
     if isinstance(value, str):
         match = _MEMORY.fullmatch(value.strip())
         if match is None:
-            raise ValueError("write memory as 2048 (MiB) or 32GiB")
+            raise ValueError(say("write memory as 2048 (MiB) or 32GiB"))
         exact = float(match[1]) * _MIB[match[2]]
         if 0 < exact < 1:
-            raise ValueError("less than a MiB would be no memory")
-        return int(exact)
+            raise ValueError(say("less than a MiB would be no memory"))
+        return int(exact) if math.isfinite(exact) else exact
     return value
 
 
 def _idle(value: float) -> float:
     if 0 < value < 1:
-        raise ValueError("the shortest time is 1s; 0 is never")
+        raise ValueError(say("the shortest time is 1s; 0 is never"))
     return value
 
 
@@ -89,13 +89,15 @@ def _everybody(value: Any) -> Any:
 
 def _name(value: str) -> str:
     if not value or len(value) > 256 or not value.isprintable() or value != value.strip():
-        raise ValueError("a name has 1 to 256 printable characters")
+        raise ValueError(say("a name has 1 to 256 printable characters"))
     return value
 
 
 def _course_name(value: str) -> str:
     if not re.fullmatch(r"[\w.+-]{1,64}", value):
-        raise ValueError("a course's name has 1 to 64 letters, digits, dots, dashes, pluses or underscores")
+        raise ValueError(
+            say("a course's name has 1 to 64 letters, digits, dots, dashes, pluses or underscores")
+        )
     return value
 
 
@@ -166,13 +168,13 @@ class Limits(_Strict):
 
 def _start(value: str) -> str:
     if value not in STARTS:
-        raise ValueError("a slice is asked for at_start or on_first_use")
+        raise ValueError(say("a slice is asked for at_start or on_first_use"))
     return value
 
 
 def _path(value: str) -> str:
     if not value.startswith("/") or not value.isprintable() or len(value) > 1024:
-        raise ValueError("write the whole path of a file or folder, from /")
+        raise ValueError(say("write the whole path of a file or folder, from /"))
     return value
 
 
@@ -181,7 +183,7 @@ _Few = pydantic.Field(max_length=100)
 
 def _class(value: str) -> str:
     if value not in ("", *PRIORITIES):
-        raise ValueError(f"a class is one of {', '.join(PRIORITIES)}")
+        raise ValueError(say("a class is one of %(classes)s", classes=", ".join(PRIORITIES)))
     return value
 
 
@@ -214,7 +216,7 @@ class ProfileEntry(_Strict):
 
 def _time_zone(value: str) -> str:
     if not known_zone(value):
-        raise ValueError("there is no such time zone; write one as Europe/Berlin")
+        raise ValueError(say("there is no such time zone; write one as Europe/Berlin"))
     return value
 
 

@@ -16,18 +16,27 @@ from gpukernel.common.bounds import EVERYBODY, Bounds, Subject
 from gpukernel.common.course import Course
 from gpukernel.common.course_entries import BOUNDS, CourseFile, Limits
 from gpukernel.common.errors import Refused
+from gpukernel.common.file_words.entry_words import entry_words
+from gpukernel.common.file_words.yaml_words import yaml_words
+from gpukernel.common.i18n import Sentence, lines_of, say
 from gpukernel.common.policy import HALF_LIFE, LEAST_RUN, NOTICE, Policy
 from gpukernel.common.reservation_entry import plain
 from gpukernel.common.reservations import Reservation
 
-__all__ = ["read_courses", "write_courses"]
+__all__ = ["course_problems", "read_courses", "write_courses"]
 
 LARGEST_FILE = 4 * 2**20
 _DEEPEST = 12
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain YAML: no references (a few lines could mean billions), no key twice."""
+    """Plain YAML: no references (a few lines could mean billions), no key twice, nothing binary."""
+
+    yaml_constructors = {  # noqa: RUF012
+        tag: construct
+        for tag, construct in yaml.SafeLoader.yaml_constructors.items()
+        if tag != "tag:yaml.org,2002:binary"
+    }
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
@@ -43,31 +52,44 @@ class _Loader(yaml.SafeLoader):
         finally:
             self.depth -= 1
 
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ArithmeticError, AttributeError, LookupError, ValueError):
+            # 2026-02-30, a number of 5,000 digits, “!!timestamp soon”, “!!bool perhaps”
+            problem = "there is no such date, time or number"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
-def _load(text: str) -> tuple[Any, dict[tuple[Any, ...], int], list[str]]:
+
+def _load(text: str) -> tuple[Any, dict[tuple[Any, ...], int], list[Sentence]]:
     """Return the content, the line of every key and item, and what is wrong."""
     try:
         loader = _Loader(text)  # it reads at once
-    except yaml.YAMLError as error:
-        return None, {}, [_no_yaml(error)]
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        return (
+            None,
+            {},
+            [_at(line, yaml_words(f"the character U+{int(error.character):04X} cannot stand in a file"))],
+        )
     try:
         node = loader.get_single_node()
         lines: dict[tuple[Any, ...], int] = {}
-        problems: list[str] = []
+        problems: list[Sentence] = []
         if node is not None:
             _note_lines(node, (), lines, problems, loader)
         return (loader.construct_document(node) if node is not None else {}), lines, problems
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        return None, {}, [f"line {line}: {error.problem}"]
+        return None, {}, [_at(line, yaml_words(error.problem or ""))]
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        return None, {}, [_no_yaml(error)]
+        return None, {}, [yaml_words(str(error))]
     finally:
         loader.dispose()
 
 
-def _no_yaml(error: Exception) -> str:
-    return f"this is no YAML: {' '.join(str(error).split())[:200]}"
+def _at(line: int, what: Sentence) -> Sentence:
+    return say("line %(line)s: %(what)s", line=line, what=what)
 
 
 def _shown(part: Any) -> str:
@@ -77,7 +99,7 @@ def _shown(part: Any) -> str:
 
 
 def _note_lines(
-    node: Any, at: tuple[Any, ...], lines: dict[Any, int], problems: list[str], loader: _Loader
+    node: Any, at: tuple[Any, ...], lines: dict[Any, int], problems: list[Sentence], loader: _Loader
 ) -> None:
     lines.setdefault(at, node.start_mark.line + 1)
     if isinstance(node, yaml.MappingNode):
@@ -85,7 +107,8 @@ def _note_lines(
         for key, value in node.value:
             name = key.value if isinstance(key, yaml.ScalarNode) else "?"
             if name in seen:
-                problems.append(f"line {key.start_mark.line + 1}: {_shown(name)} stands here a second time")
+                again = say("%(name)s stands here a second time", name=_shown(name))
+                problems.append(_at(key.start_mark.line + 1, again))
             seen.add(name)
             lines[(*at, name)] = key.start_mark.line + 1
             _note_lines(value, (*at, name), lines, problems, loader)
@@ -102,8 +125,23 @@ def read_courses(text: str) -> Policy:
     Refused
         ``invalid``: everything that is wrong, a line each, with the line in the file.
     """
+    file, problems = _read(text)
+    if file is None:
+        raise Refused("invalid", lines_of(problems))
+    return _policy(file)
+
+
+def course_problems(text: str) -> list[Sentence]:
+    """Return everything that is wrong in a course file, each with its line, as sentences that can be translated."""
+    return _read(text)[1]
+
+
+def _read(text: str) -> tuple[CourseFile | None, list[Sentence]]:
+    """Return the file's content, or None and what is wrong."""
     if len(text) > LARGEST_FILE:
-        raise Refused("invalid", f"The file has {len(text)} characters; at most {LARGEST_FILE} are read.")
+        return None, [
+            say("The file has %(n)s characters; at most %(most)s are read.", n=len(text), most=LARGEST_FILE)
+        ]
     content, lines, problems = _load(text)
     file = None
     if not problems:
@@ -113,43 +151,38 @@ def read_courses(text: str) -> Policy:
             problems = [_problem(entry, lines) for entry in error.errors()]
     if file is not None:
         problems = _twice(file, lines)
-    if problems or file is None:
-        raise Refused("invalid", "\n".join(dict.fromkeys(problems)))
-    return _policy(file)
+    return (None if problems else file), list(dict.fromkeys(problems))
 
 
-def _problem(entry: Mapping[str, Any], lines: Mapping[tuple[Any, ...], int]) -> str:
+def _problem(entry: Mapping[str, Any], lines: Mapping[tuple[Any, ...], int]) -> Sentence:
     # Pydantic's location has parts that are not in the file, such as "[key]".
     at: tuple[Any, ...] = ()
     for part in entry["loc"]:
         if (*at, part) in lines:
             at = (*at, part)
-    name = ".".join(_shown(part) for part in at) or "the file"
-    words = {
-        "extra_forbidden": "is not known here",
-        "model_type": "has entries of its own, each on a line",
-        "model_attributes_type": "has entries of its own, each on a line",
-    }
-    message = words.get(entry["type"]) or entry["msg"].removeprefix("Value error, ")
-    given = entry.get("input")
-    shown = f", not {given!r}" if isinstance(given, str | int | float) and entry["type"] not in words else ""
-    return f"line {lines.get(at, 1)}: {name}: {message[:1].lower()}{message[1:]}{shown[:80]}"
+    name = ".".join(_shown(part) for part in at) or say("the file")
+    what, given = entry_words(entry)
+    if given:
+        what = say("%(what)s, not %(given)s", what=what, given=given)
+    return _at(lines.get(at, 1), say("%(name)s: %(what)s", name=name, what=what))
 
 
-def _twice(file: CourseFile, lines: Mapping[tuple[Any, ...], int]) -> list[str]:
+def _twice(file: CourseFile, lines: Mapping[tuple[Any, ...], int]) -> list[Sentence]:
     problems = []
     for name, course in file.courses.items():
         seen = set(course.instructors)
         for index, person in enumerate(course.students):
             if person in seen:
                 line = lines.get(("courses", name, "students", index), 1)
-                problems.append(f"line {line}: {person} is in course {name} already")
+                already = say("%(person)s is in course %(course)s already", person=person, course=name)
+                problems.append(_at(line, already))
             seen.add(person)
         found: set[Reservation] = set()
         for index, entry in enumerate(course.reservations):
             if (reservation := entry.reservation(name)) in found:
                 line = lines.get(("courses", name, "reservations", index), 1)
-                problems.append(f"line {line}: course {name} has this reservation already")
+                again = say("course %(course)s has this reservation already", course=name)
+                problems.append(_at(line, again))
             found.add(reservation)
     return problems
 

@@ -8,7 +8,9 @@ catalogue of translations and puts the figures into what it finds there.  Templa
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ __all__ = [
     "Sentence",
     "day_words",
     "in_words",
+    "later",
+    "lines_of",
+    "recognised",
     "say",
     "sentence_of",
     "words_behind",
@@ -56,6 +61,34 @@ class Sentence(str):
 def say(template: str, /, **values: object) -> Sentence:
     """Return `template` with its ``%(name)s`` filled in; a percent sign is written twice."""
     return Sentence(template, values)
+
+
+def later(text: str) -> str:
+    """Return `text`, marked as one that is translated where it is shown: a template, or what errors say."""
+    return text
+
+
+def lines_of(sentences: Sequence[str]) -> Sentence:
+    """Return several sentences as one, a line each."""
+    return Sentence(
+        "\n".join(f"%(line{n})s" for n in range(len(sentences))),
+        {f"line{n}": one for n, one in enumerate(sentences)},
+    )
+
+
+@functools.cache
+def _pattern(template: str) -> re.Pattern[str]:
+    parts = re.split(r"%\((\w+)\)s", template)
+    found = (f"(?P<{part}>.+?)" if place % 2 else re.escape(part) for place, part in enumerate(parts))
+    return re.compile("".join(found), re.DOTALL)
+
+
+def recognised(text: str, templates: Iterable[str]) -> Sentence | None:
+    """Return an English text as the sentence that it is, with its figures, by the first template that makes it; None where none does."""
+    for template in templates:
+        if match := _pattern(template).fullmatch(text):
+            return Sentence(template, match.groupdict())
+    return None
 
 
 _WEEKDAYS = (say("Mon"), say("Tue"), say("Wed"), say("Thu"), say("Fri"), say("Sat"), say("Sun"))

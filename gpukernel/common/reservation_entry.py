@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import pydantic
 
+from gpukernel.common.i18n import say
 from gpukernel.common.reservations import DAY_MINUTES, DAYS, MOST_DEVICES, Reservation, clock
 
 __all__ = ["ReservationEntry", "parse_days", "parse_time", "plain"]
@@ -28,7 +29,7 @@ def parse_time(value: Any) -> int:
         return value
     match = _CLOCK.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None:
-        raise ValueError('write a time of the day as "10:00", up to "24:00"')
+        raise ValueError(say('write a time of the day as "10:00", up to "24:00"'))
     return int(match[1]) * 60 + int(match[2]) if match[1] else DAY_MINUTES
 
 
@@ -42,13 +43,16 @@ def parse_days(value: Any) -> tuple[int, ...]:
     """
     names = re.split(r"[,\s]+", value.strip()) if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not names:
-        raise ValueError(f"write days as [tue, thu]; they are {', '.join(DAYS)}")
+        raise ValueError(say("write days as [tue, thu]; they are %(days)s", days=", ".join(DAYS)))
     days = [str(name).lower() for name in names]
     for day in days:
         if day not in DAYS:
-            raise ValueError(f"there is no day {day[:20]!r}; they are {', '.join(DAYS)}")
+            wrong = say(
+                "there is no day %(day)s; they are %(days)s", day=repr(day[:20]), days=", ".join(DAYS)
+            )
+            raise ValueError(wrong)
     if len(set(days)) != len(days):
-        raise ValueError("a day stands here twice")
+        raise ValueError(say("a day stands here twice"))
     return tuple(sorted(DAYS.index(day) for day in days))
 
 
@@ -82,14 +86,18 @@ class ReservationEntry(pydantic.BaseModel):
     @pydantic.model_validator(mode="after")
     def _window(self) -> ReservationEntry:
         if bool(self.days) == (self.on is not None):
-            raise ValueError("say on which days (days: [tue, thu]), or on which one (date: 2026-12-01)")
+            raise ValueError(say("say on which days (days: [tue, thu]), or on which one (date: 2026-12-01)"))
         if self.begins >= self.ends:
             raise ValueError(
-                f"it ends at {clock(self.ends)}, before it begins at {clock(self.begins)}; "
-                'one that goes over midnight is two, the first to "24:00"'
+                say(
+                    "it ends at %(ends)s, before it begins at %(begins)s; "
+                    'one that goes over midnight is two, the first to "24:00"',
+                    ends=clock(self.ends),
+                    begins=clock(self.begins),
+                )
             )
         if not self.model.isprintable():
-            raise ValueError("a model's name has printable characters only")
+            raise ValueError(say("a model's name has printable characters only"))
         return self
 
     def reservation(self, course: str) -> Reservation:

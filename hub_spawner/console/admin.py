@@ -15,17 +15,18 @@ from typing import Any
 from tornado.web import HTTPError
 
 from gpukernel.client.admin import AuditEntry
-from gpukernel.client.audit import Change, differences, matching_entries, merged, planned_entry, subject_of
+from gpukernel.client.audit import differences, matching_entries, merged, subject_of
 from gpukernel.common.connection import write_connection
+from gpukernel.common.course_file import course_problems
 from gpukernel.common.csv_text import csv_text
 from gpukernel.common.errors import NotAllowed, Refused
-from gpukernel.common.i18n import say
+from gpukernel.common.i18n import say, sentence_of
 from gpukernel.common.model import ENGINES
+from hub_spawner.console.audit_words import change_words, import_words, subject_words, who_words
 from hub_spawner.console.base import Page
 from hub_spawner.console.course_service import live
 from hub_spawner.console.drawing import cut_devices
-from hub_spawner.console.quotas import LABELS
-from hub_spawner.i18n import later
+from hub_spawner.i18n import Texts, later
 
 __all__ = ["admin_handlers", "seconds_of"]
 
@@ -33,41 +34,6 @@ LARGEST_FILE = 4 * 2**20
 MOST_CHANGES = 1000
 """As many as the pool gives out, the newest."""
 
-FIELDS = {
-    "title": later("Title"),
-    "term": later("Term"),
-    "offers": later("Offers"),
-    "start": later("When a kernel asks for its slice"),
-    "priority": later("Class of its kernels"),
-    "weight": later("Weight"),
-    "environments": later("Environments"),
-    "groups": later("Groups of students"),
-    "instructor_groups": later("Groups of instructors"),
-    "notebooks": later("Notebooks"),
-    "student": later("Student"),
-    "instructor": later("Instructor"),
-}
-ACTIONS = {
-    "course": later("Course"),
-    "delegate": later("Decided by"),
-    "device": later("Device"),
-    "drain": later("Drain"),
-    "end": later("End of a slice"),
-    "forget": later("Server forgotten"),
-    "gives way": later("Slice gives way"),
-    "held": later("Slices held now"),
-    "import": later("File imported"),
-    "message": later("Message"),
-    "queue": later("Place in the queue"),
-    "quota": later("Quota"),
-    "reservation": later("Reserved hours"),
-    "reset": later("Server's identity reset"),
-    "resize": later("Resize"),
-    "server": later("JupyterHub's server"),
-    "term": later("Term"),
-    "timezone": later("Time zone"),
-    "token": later("Token"),
-}
 LONGEST_SECONDS = 3650 * 86400
 LIFETIME = later("Write a time up to 3,650 days as 30min, 2h or 120d, not “%(text)s”.")
 DEADLINE = later("Write a time from 1 s up to 3,650 days as 30min, 2h or 1d, not “%(text)s”.")
@@ -122,27 +88,8 @@ async def _or_nothing(what: Any) -> Any:
         return None
 
 
-def change_words(page: Page, entry: AuditEntry) -> list[str]:
-    """Return the differences of an entry of the audit in the reader's language; what was done, where they name no field."""
-    gettext = page.texts.gettext
-    done = gettext(ACTIONS.get(entry.action, entry.action))
-
-    def words(change: Change) -> str:
-        if not change.field:
-            return f"{done}{gettext(later(': '))}{change}"
-        label = LABELS[change.field][0] if change.field in LABELS else FIELDS.get(change.field, change.field)
-        return str(replace(change, field=gettext(label)))
-
-    return [words(change) for change in merged(differences(entry))] or [done]
-
-
-def import_words(page: Page, line: str) -> str:
-    """Return a line of what an import would change in the reader's language."""
-    entry = planned_entry(line)
-    if entry is None:
-        return line
-    changes = change_words(page, entry)
-    return f"{entry.subject}{page.texts.gettext(later(': '))}{page.texts.gettext(later(', ')).join(changes)}"
+def _said(shown: SimpleNamespace) -> str:
+    return " ".join((shown.subject, *shown.changes))
 
 
 class AuditPage(AdminPage):
@@ -152,18 +99,26 @@ class AuditPage(AdminPage):
         """Return what the changes' authors and texts have to contain."""
         return self.get_query_argument("who", "")[:256], self.get_query_argument("about", "")[:256]
 
-    def changes(self, audit: list[AuditEntry]) -> list[SimpleNamespace]:
-        """Return the wanted entries, the newest first, each with its differences in words."""
+    def wanted_of(self, audit: list[AuditEntry]) -> list[tuple[AuditEntry, SimpleNamespace]]:
+        """Return the wanted entries, each with its words in the reader's language; either may contain what is wanted."""
         who, about = self.wanted()
-        return [
-            SimpleNamespace(
+        texts = self.texts
+        found = []
+        for entry in audit:
+            shown = SimpleNamespace(
                 time=entry.time,
-                who=entry.who,
-                subject=subject_of(entry),
-                changes=change_words(self, entry),
+                who=who_words(texts, entry.who),
+                subject=subject_words(texts, entry),
+                changes=change_words(texts, entry),
             )
-            for entry in reversed(matching_entries(audit, who=who, about=about))
-        ]
+            said = replace(entry, who=f"{entry.who} {shown.who}", after=f"{entry.after} {_said(shown)}")
+            if matching_entries([said], who=who, about=about):
+                found.append((entry, shown))
+        return found
+
+    def changes(self, audit: list[AuditEntry]) -> list[SimpleNamespace]:
+        """Return the words of the wanted entries, the newest first."""
+        return [shown for _, shown in reversed(self.wanted_of(audit))]
 
 
 class AuditCsv(AuditPage):
@@ -171,9 +126,8 @@ class AuditCsv(AuditPage):
 
     async def get(self) -> None:
         """Send the file."""
-        who, about = self.wanted()
         async with self.service.as_administrator() as pool:
-            entries = matching_entries(await pool.audit(MOST_CHANGES), who=who, about=about)
+            entries = [entry for entry, _ in self.wanted_of(await pool.audit(MOST_CHANGES))]
         header = ("time", "who", "action", "subject", "change", "before", "after")
         rows = (
             (
@@ -327,6 +281,21 @@ class RevokeTokenPage(AdminPage):
         self.done(text % {"name": token.name}, self.back + "#tokens")
 
 
+def file_problems(texts: Texts, text: str, refusal: Refused) -> list[str]:
+    """Return what the pool says of a file, in the reader's language.
+
+    The pool decides; how its lines are translated is found by reading the file here, too.  A pool of another version may say what
+    nobody knows here, which stays as it is.
+    """
+    here = course_problems(text)
+    known = {str(one): one for one in here}
+    lines = [sentence_of(refusal)] if not here else str(refusal).splitlines()
+    *first, last = lines or [""]
+    if all(line in known for line in first) and (last in known or len(here) > len(lines)):
+        return [texts.of(one) for one in here]  # the last line may be “… and 7 more”
+    return [texts.of(known.get(line, line)) for line in lines]
+
+
 class CoursesFilePage(AdminPage):
     """The ``courses.yaml`` of the pool: download, preview of an import, and import."""
 
@@ -352,7 +321,7 @@ class CoursesFilePage(AdminPage):
             try:
                 lines = await pool.import_courses(text, check=not apply)
             except Refused as refusal:
-                problems = str(refusal).splitlines()
+                problems = await asyncio.to_thread(file_problems, self.texts, text, refusal)
         if apply and not problems:
             self.done(self.texts.gettext("The courses are what the file says."), self.back)
             return
@@ -360,7 +329,7 @@ class CoursesFilePage(AdminPage):
         self.page(
             part,
             part="import.html",
-            lines=[import_words(self, one) for one in lines],
+            lines=[import_words(self.texts, one) for one in lines],
             problems=problems,
             text=text,
         )

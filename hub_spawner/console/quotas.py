@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, SimpleNamespace
 
+import pydantic
+
 from gpukernel.client.teaching import QuotaEffect
 from gpukernel.common.course import Offered
-from gpukernel.common.course_entries import NO_TITLE, expected_bound, parse_bound
+from gpukernel.common.course_entries import NO_TITLE, CourseEntry, expected_bound, parse_bound
 from gpukernel.common.errors import Refused
+from gpukernel.common.file_words.entry_words import entry_words
 from gpukernel.common.i18n import say
 from hub_spawner.console.base import Page
 from hub_spawner.console.course_service import BOUNDS, CourseInfo, Quotas
@@ -220,6 +223,11 @@ def offer_errors(page: Page, given: Mapping[str, str], offers: list[str]) -> dic
             wrong = say("“%(text)s” is no size; write V100 x 0.02, or 0.02 of any model.", text=line[:60])
             errors["offers"] = page.texts.of(wrong)
             break
+    try:
+        CourseEntry.model_validate({**given, "offers": offers})
+    except pydantic.ValidationError as error:
+        for one in error.errors():
+            errors.setdefault(str(one["loc"][0]), page.texts.of(entry_words(one)[0]))
     return errors
 
 

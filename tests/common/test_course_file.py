@@ -94,7 +94,10 @@ def test_a_file_says_courses_members_and_all_four_levels() -> None:
         ("[" * 5000, "nested too deeply"),
         ("pool: [\n", "line 2"),
         ("- 1\n", "line 1: the file: has entries of its own"),
-        ("\0", "no YAML"),
+        ("pool: {}\n#\0", "line 2: the character U+0000 cannot stand in a file"),
+        (f"pool: {{memory: {'9' * 400}GiB}}", "line 1: pool.memory: input should be a finite number"),
+        ("pool: {leases: !!bool maybe}", "line 1: there is no such date, time or number"),
+        ("term_begins: 2026-02-30", "line 1: there is no such date, time or number"),
         ("!!python/object/apply:os.system ['true']\n", "line 1"),
     ],
 )

@@ -13,7 +13,8 @@ import sqlalchemy as sa
 from gpukernel.common.bounds import EVERYBODY, MILLION, Account, Bounds, Subject, millionths, plain_number
 from gpukernel.common.course_entries import BOUNDS, NO_TITLE, CourseEntry, parse_bound
 from gpukernel.common.errors import Refused
-from gpukernel.common.i18n import say
+from gpukernel.common.file_words.entry_words import entry_words
+from gpukernel.common.i18n import lines_of, say
 from gpukernel.common.model import Lease, Waiting
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.direct_mode import matching_in_mode
@@ -126,12 +127,14 @@ def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Policy], Po
     try:
         entry = CourseEntry.model_validate(dict(fields))
     except pydantic.ValidationError as error:
-        raise Refused("invalid", "\n".join(_sentence(one) for one in error.errors())) from None
+        raise Refused("invalid", lines_of([_sentence(one) for one in error.errors()])) from None
     if "title" in fields and not entry.title.strip():
         raise Refused("invalid", NO_TITLE)
     for field in ("title", "term"):
         if not getattr(entry, field).isprintable():
-            raise Refused("invalid", f"{field}: write it in printable characters, on one line.")
+            raise Refused(
+                "invalid", say("%(field)s: write it in printable characters, on one line.", field=field)
+            )
     profile = entry.profile()
 
     def change(before: Policy) -> Policy:
@@ -149,9 +152,10 @@ def course_change(name: str, fields: Mapping[str, Any]) -> Callable[[Policy], Po
 
 def _sentence(error: Mapping[str, Any]) -> str:
     where = ".".join(str(part)[:40] for part in error["loc"] if part != "[key]")
-    message = str(error["msg"]).removeprefix("Value error, ")
-    given = f", not {error['input']!r:.60}" if isinstance(error.get("input"), str | int | float) else ""
-    return f"{where}: {message[:1].lower()}{message[1:]}{given}."
+    what, given = entry_words(error)
+    if given:
+        what = say("%(what)s, not %(given)s", what=what, given=given)
+    return say("%(name)s: %(what)s.", name=where, what=what)
 
 
 # --- what it would mean ---

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from pathlib import Path
 
@@ -144,18 +145,48 @@ def test_the_administrator_s_changes_are_in_the_reader_s_language(
     file = (running[0].home / "courses.yaml").read_text()
     changed = file.replace("[teachers]", "[teachers, tutors]").replace("0.8", "0.7")
     preview = words(admin.fill("admin/courses.yaml", yaml=changed))
-    assert "course hpc：教师用户组 + tutors" in preview
-    assert "course:ml101：同时占用的设备数 0.8 → 0.7" in preview
+    assert "课程 hpc：教师用户组 + tutors" in preview
+    assert "课程 ml101：同时占用的设备数 0.8 → 0.7" in preview
     admin.fill("admin/courses.yaml", yaml=changed, apply="yes")
     page = words(admin.see("admin"))
-    assert "root course ml101: anna 消息：+ 下课前请保存。" in page
+    message = "root 课程 ml101：anna 消息：+ 下课前请保存。"
+    assert message in page
     assert "courses.yaml 已导入文件" in page
     assert "教师用户组 + tutors" in page
     assert "1 个切片，" in page
+    # The filter knows what is read and what the pool keeps.
+    for about, found in (("课程 ml101：anna", True), ("course ml101: anna", True), ("课程 hpc", False)):
+        assert (message in words(admin.see(f"admin?about={about}"))) is found
     english = Visitor(running[0], ADMIN)
     page = words(english.see("admin"))
     assert "root course ml101: anna Message: + 下课前请保存。" in page
     assert "Groups of instructors + tutors" in page
+
+
+def test_the_mistakes_of_a_file_are_in_the_reader_s_language_with_their_lines(
+    running: tuple[Hub, Pool], holders: Holders
+) -> None:
+    admin = Visitor(running[0], ADMIN)
+    wrong = "timezone: Berlin/Europe\ncourses:\n  ml101:\n    weight: 0\n    students: anna\n    wieght: 2\n"
+    english = words(admin.fill("admin/courses.yaml", yaml=wrong))
+    assert "line 4: courses.ml101.weight: input should be greater than 0, not 0" in english
+    admin.headers.update(CHINESE)
+    page = html.unescape(words(admin.fill("admin/courses.yaml", yaml=wrong)))
+    for sentence in (
+        "第 1 行：timezone：没有这个时区；请写作 Europe/Berlin 这样的形式，而不是 'Berlin/Europe'",
+        "第 4 行：courses.ml101.weight：应大于 0，而不是 0",
+        "第 5 行：courses.ml101.students：应为列表，而不是 'anna'",
+        "第 6 行：courses.ml101.wieght：此处没有这个条目",
+    ):
+        assert sentence in page
+    # More than one answer of the pool can carry: it names some and how many there are.
+    many = "courses:\n" + "".join(f"  c{n}: {{weight: 0}}\n" for n in range(200))
+    page = words(admin.fill("admin/courses.yaml", yaml=many))
+    assert page.count("应大于 0") == 50
+    assert "should be" not in page
+    assert "more" not in page
+    page = words(admin.fill("admin/courses.yaml", yaml="courses: [\n"))
+    assert "第 1 行：此处应有内容，却是 文件结尾" in page
 
 
 def test_a_sentence_that_is_not_in_the_catalogue_stays_english() -> None:
