@@ -144,15 +144,22 @@ class Cluster:
     ----------
     models
         The simulated devices of each GPU server.
+    database
+        Its name on the PostgreSQL server; without one, one pool has its file of SQLite.
     """
 
-    def __init__(self, folder: Path, pools: int = 3, models: Sequence[str] = MODELS) -> None:
-        self.folder = folder
-        (folder / "postgresql").mkdir()
-        self.postgresql = Postgresql(folder / "postgresql")
+    def __init__(
+        self, folder: Path, pools: int = 3, models: Sequence[str] = MODELS, database: str = "postgres"
+    ) -> None:
+        self.folder, self.database = folder, database
+        assert database or pools == 1
         self.devices = sum(int(model.rpartition(":")[2]) for model in models)
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUKERNEL_")}
-        self.environment = environment | {"GPUKERNEL_DATABASE": self.postgresql.address()}
+        self.environment = environment
+        if database:
+            (folder / "postgresql").mkdir()
+            self.postgresql = Postgresql(folder / "postgresql")
+            self.environment = environment | {"GPUKERNEL_DATABASE": self.postgresql.address(database)}
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(pools)]
         self.pools = [
             Process(
@@ -202,7 +209,11 @@ class Cluster:
 
     def start(self) -> None:
         """Start everything, and return when all of it is ready."""
-        self.postgresql.start()
+        if self.database:
+            self.postgresql.start()
+        if self.database not in ("", "postgres"):
+            at = ("-h", self.postgresql.folder, "-p", self.postgresql.port, "-U", "pool")
+            self.postgresql._run("createdb", *at, self.database)
         self.gpukernel("pool", "init", "--name", "127.0.0.1", "--state", self.state(0))
         for number in range(1, len(self.pools)):
             self.state(number).mkdir()
@@ -223,18 +234,19 @@ class Cluster:
         """Stop everything."""
         for process in (*self.agents, *self.pools):
             process.end(signal.SIGTERM)
-        with contextlib.suppress(subprocess.CalledProcessError):
-            self.postgresql.stop("immediate")
+        if self.database:
+            with contextlib.suppress(subprocess.CalledProcessError):
+                self.postgresql.stop("immediate")
 
 
 @contextlib.contextmanager
-def cluster(pools: int = 3, models: Sequence[str] = MODELS) -> Iterator[Cluster]:
+def cluster(pools: int = 3, models: Sequence[str] = MODELS, database: str = "postgres") -> Iterator[Cluster]:
     """Run a cluster in a folder of its own, which is removed unless something fails."""
     folder = Path(tempfile.mkdtemp(prefix="gpukernel-failover-"))
     folder.chmod(0o755)
     try:
         with contextlib.ExitStack() as stack:
-            running = Cluster(folder, pools, models)
+            running = Cluster(folder, pools, models, database)
             stack.callback(running.stop)  # also where it does not come up
             running.start()
             yield running

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 from gpukernel.client.admin import AdminClient
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.connection import read_connection_file
-from gpukernel.common.errors import LeaseEnded, PoolUnreachable
+from gpukernel.common.errors import PoolUnreachable
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from tests.failover import chaos
 from tests.failover.cluster import Cluster, cluster, programs
@@ -211,68 +210,6 @@ def test_a_pool_that_says_nothing_is_passed_over(running: Cluster, tmp_path: Pat
                     await client.devices()
 
         asyncio.run(story())
-
-
-def test_a_dump_of_postgresql_is_restored_with_every_row_and_the_pools_go_on(running: Cluster) -> None:
-    postgresql = running.postgresql
-    dump = postgresql.folder / "pool.dump"
-
-    async def hold() -> str:
-        async with PoolClient(str(running.holders)) as client:
-            lease = await client.acquire_now("kept", SliceRequest(share=0.1), ANNA, ttl_seconds=600)
-            return lease.id
-
-    async def look(lease_id: str, lost: str) -> None:
-        async with PoolClient(str(running.holders)) as client:
-            assert (await client.renew(lease_id)).state == "live"
-            with pytest.raises(LeaseEnded):
-                await client.renew(lost)
-            await client.release(lease_id)
-
-    async def hold_later() -> str:
-        async with PoolClient(str(running.holders)) as client:
-            return (await client.acquire_now("later", SliceRequest(share=0.1), BEN, ttl_seconds=600)).id
-
-    kept = asyncio.run(hold())
-    options = ("-h", postgresql.folder, "-p", postgresql.port, "-U", "pool")
-    postgresql._run("pg_dump", *options, "-Fc", "-f", dump, "postgres")
-    lost = asyncio.run(hold_later())  # not in the dump: its worker is stopped
-    for pool in running.pools:
-        pool.end(signal.SIGTERM)
-    postgresql._run("dropdb", *options, "--maintenance-db", "template1", "--force", "postgres")
-    postgresql._run("createdb", *options, "--maintenance-db", "template1", "postgres")
-    postgresql._run("pg_restore", *options, "-d", "postgres", dump)
-    for number in range(len(running.pools)):
-        restart(running, number)
-    asyncio.run(look(kept, lost))
-    dump.unlink()
-
-
-def test_a_copy_of_sqlite_made_while_the_pool_runs_is_a_whole_pool(tmp_path: Path) -> None:
-    import sqlite3
-
-    from tests.conftest import Pool
-
-    pool = Pool("v100:1", tmp_path / "state")
-    with pool:
-        made = pool.gpukernel("quota", "set", "person:anna", "leases=3")
-        assert made.returncode == 0, made.stderr
-        source = sqlite3.connect(f"file:{tmp_path}/state/pool.db?mode=ro", uri=True)
-        target = sqlite3.connect(tmp_path / "copy.db")
-        with target:
-            source.backup(target)
-        source.close()
-        target.close()
-        pool.gpukernel("quota", "set", "person:anna", "leases=5")
-        pool.stop()
-        for name in ("pool.db", "pool.db-wal", "pool.db-shm"):
-            (tmp_path / "state" / name).unlink(missing_ok=True)
-        shutil.copy(tmp_path / "copy.db", tmp_path / "state" / "pool.db")
-        pool.start()
-        shown = pool.gpukernel("quota", "show")
-        assert shown.returncode == 0, shown.stderr
-        lines = [line.split() for line in shown.stdout.splitlines()]
-        assert [word for line in lines if "leases" in line for word in line if word in ("3", "5")] == ["3"]
 
 
 def test_a_pool_stops_while_its_database_stands_still(running: Cluster) -> None:
