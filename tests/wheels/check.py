@@ -1,6 +1,8 @@
 """``python check.py``: try the gpukernel that is installed, as a stranger's machine has it: no compiler, no checkout, no test packages.
 
 A pool with one simulated V100 starts, a program runs a kernel on 2 % of it, and the library for TLS can be loaded.
+
+``python check.py ROOT``: the program is another distribution's Python, whose root directory that is.
 """
 
 from __future__ import annotations
@@ -46,14 +48,20 @@ print(f"{total.value >> 20} MiB")
 '''
 
 
-def main() -> None:
+# A worker in another root can close fewer doors behind itself.
+CONFINED = ([], ["--confinement", "off"])
+
+
+def main(root: str = "") -> None:
     """Try it; raises `AssertionError` or `OSError` where something is missing."""
     start = time.monotonic()
     command = str(Path(sys.executable).with_name("gpukernel"))
     with tempfile.TemporaryDirectory() as state:
-        up = subprocess.Popen([command, "up", "--simulate", "v100", "--state", state])
+        up = subprocess.Popen([command, "up", "--simulate", "v100", "--state", state, *CONFINED[bool(root)]])
         try:
-            run = [command, "run", "--state", state, "-p", "0.02", "--", sys.executable, "-c", PROGRAM]
+            run = [command, "run", "--state", state, "-p", "0.02", "--"]
+            run += ["chroot", root, "/usr/bin/python3"] if root else [sys.executable]
+            run += ["-c", PROGRAM]
             for _ in range(60):
                 done = subprocess.run(run, capture_output=True, text=True)
                 if done.returncode == 0 or up.poll() is not None:
@@ -72,4 +80,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
