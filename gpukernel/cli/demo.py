@@ -159,7 +159,9 @@ def _execute(path: Path, kernel: str, keep: Path | None, console: Console) -> No
     try:
         with progress:
             task = progress.add_task("Starting the kernel", total=len(content.cells))
-            with client.setup_kernel(stderr=subprocess.DEVNULL):  # ipykernel's own start-up words
+            # Named as a Jupyter server names it; ipykernel's own start-up words are left out.
+            named = {**os.environ, "JPY_SESSION_NAME": str(path)}
+            with client.setup_kernel(env=named, stderr=subprocess.DEVNULL):
                 for index, cell in enumerate(content.cells):
                     if title := _title(cell):
                         progress.update(task, description=title)

@@ -40,11 +40,17 @@ LONGEST_NAME = 80
 
 
 def notebook_of(environment: Mapping[str, str]) -> str:
-    """Return the name of the notebook, console or script that a Jupyter server starts a kernel for; empty where it does not say.
+    """Return the name of the notebook, console or script that a kernel is started for; empty where nobody says it.
 
-    `jupyter_server` puts the session's path into ``JPY_SESSION_NAME``; that of a session without a name ends with a slash.
+    `jupyter_server` puts the session's path into ``JPY_SESSION_NAME``; that of a session without a name ends with a slash.  A program that
+    executes one notebook, such as nbconvert, has it among its arguments; papermill has the one that it writes behind it.
     """
-    name = os.path.basename(environment.get("JPY_SESSION_NAME", ""))
+    path = environment.get("JPY_SESSION_NAME")
+    if path is None and "jupyter_server.serverapp" not in sys.modules:
+        named = [word for word in sys.argv[1:] if word.endswith(".ipynb")]
+        if len(named) == 1 or "papermill" in sys.argv[0]:
+            path = named[0] if named else None
+    name = os.path.basename(path or "")
     return name[:LONGEST_NAME] if name.isprintable() else ""
 
 
@@ -173,12 +179,17 @@ class GPUSliceProvisioner(LocalProvisioner):
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return what another process needs to take this kernel over."""
         mode = await lease_manager().mode(self._key) if self._key else ""
-        return {**await super().get_provisioner_info(), "gpukernel": mode}
+        return {
+            **await super().get_provisioner_info(),
+            "gpukernel": mode,
+            "gpukernel_notebook": self._notebook,
+        }
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
         """Take a running kernel over; a request under its id gives the lease that it has."""
         await super().load_provisioner_info(provisioner_info)
         if provisioner_info.get("gpukernel"):
+            self._notebook = provisioner_info.get("gpukernel_notebook", "")
             await self._ask_for_slice(provisioner_info["gpukernel"])
             await lease_manager().environment(
                 self._key, dict(os.environ)

@@ -66,6 +66,9 @@ def test_its_table_has_what_the_notebook_did_last(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", "--notebook"]
     said = subprocess.run([*command, str(tmp_path / "twice.ipynb")], stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True).stdout  # fmt: skip
     assert " 32.0 MiB " in said, said
+    table = said.partition("What the pool saw")[2]
+    assert "twice.ipynb" in table, said
+    assert "kernel " not in table, said
 
 
 class Steps:

@@ -187,7 +187,8 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
     kernelspecs.write(kernelspecs.SliceSpec(0.02, wait_seconds=60), tmp_path / "data" / "kernels")
     first = (
         "import asyncio, os; from jupyter_client.manager import KernelManager\n"
-        "manager = KernelManager(kernel_name='gpu-v100-0.02'); manager.start_kernel(independent=True)\n"
+        "manager = KernelManager(kernel_name='gpu-v100-0.02'); "
+        "manager.start_kernel(independent=True, env={**os.environ, 'JPY_SESSION_NAME': '/home/anna/lesson.ipynb'})\n"
         "info = asyncio.run(manager.provisioner.get_provisioner_info())\n"
         "print(repr([manager.kernel_id, manager.connection_file, info]), flush=True); os._exit(0)"
     )
@@ -196,6 +197,7 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
     kernel_id, connection_file, info = ast.literal_eval(process.stdout.readline())
     assert process.wait() == 0
     (lease,) = own_pool.live()
+    assert lease.holder.description == "lesson.ipynb"
     manager = KernelManager(kernel_name=KERNEL, kernel_id=kernel_id, connection_file=connection_file)
     from jupyter_client.provisioning import KernelProvisionerFactory
 
@@ -212,6 +214,9 @@ def test_what_a_manager_persists_brings_another_back_to_the_kernel_and_its_lease
         assert [(one.kernel_id, one.lease_id) for one in shown if one.kernel_id == kernel_id] == [
             (kernel_id, lease.id)
         ]
+        # What it asks for next is the notebook's still.
+        taken = lease_manager()._leases[kernel_id].holder
+        assert taken is not None and taken.description == "lesson.ipynb"  # noqa: PT018
         client = BlockingKernelClient(connection_file=connection_file)
         client.load_connection_file()
         # The kernel may only be starting.  A client without a manager takes one that is silent for this long for dead.

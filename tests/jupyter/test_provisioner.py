@@ -21,6 +21,7 @@ from gpukernel.embedded import EmbeddedPool
 from gpukernel.jupyter import kernelspecs
 from gpukernel.jupyter.errors import SliceUnavailable
 from gpukernel.jupyter.ports import PORTS
+from gpukernel.jupyter.provisioner import notebook_of
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,28 @@ def test_the_pool_learns_the_name_of_the_notebook(
         manager = start(environment={"JPY_SESSION_NAME": session})
         (lease,) = held(pool, manager)
         assert lease.holder.description == (description or f"kernel {manager.kernel_id[:8]}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["/bin/jupyter-nbconvert", "--to", "notebook", "--execute", "unit 1/lesson.ipynb"], "lesson.ipynb"),
+        (["/bin/jupyter-execute", "a.ipynb", "b.ipynb"], ""),  # it is one of them
+        (["/bin/papermill", "in.ipynb", "out.ipynb", "-p", "x", "1"], "in.ipynb"),
+        (["/lib/papermill/__main__.py"], ""),
+        (["/bin/jupyter-console", "--kernel", "gpu-v100-0.02"], ""),
+    ],
+)
+def test_the_notebook_that_a_program_executes_is_known(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], name: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", arguments)
+    monkeypatch.delitem(sys.modules, "jupyter_server.serverapp", raising=False)
+    assert notebook_of({}) == name
+    assert notebook_of({"JPY_SESSION_NAME": "/home/anna/"}) == ""
+    # A server's arguments say nothing of its kernels.
+    monkeypatch.setitem(sys.modules, "jupyter_server.serverapp", sys)
+    assert notebook_of({}) == ""
 
 
 @pytest.mark.parametrize("share", [0.02, 1.0])
