@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,9 +161,11 @@ class Cluster:
         return self.condition(name)[0] == "True"
 
     @contextlib.contextmanager
-    def running(self, pool: Pool, *words: str, log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """Run ``gpukernel kubernetes WORDS`` within the context."""
-        process = self.start(pool, *words, log=log)
+    def running(
+        self, pool: Pool, *words: str, log: Path | None = None, inside: Sequence[str] = ()
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Run ``gpukernel kubernetes WORDS`` within the context; the words of `inside` come first, such as ``nsenter`` and its options."""
+        process = self.start(pool, *words, log=log, inside=inside)
         try:
             yield process
         finally:
@@ -174,11 +176,15 @@ class Cluster:
                 process.kill()
                 process.wait()
 
-    def start(self, pool: Pool, *words: str, log: Path | None = None) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "gpukernel.cli", "kubernetes", *words]
+    def start(
+        self, pool: Pool, *words: str, log: Path | None = None, inside: Sequence[str] = ()
+    ) -> subprocess.Popen[bytes]:
+        command = [*inside, sys.executable, "-m", "gpukernel.cli", "kubernetes", *words]
+        if words[0] != "device-plugin":  # which asks the kubelet alone
+            command += ["--kubeconfig", str(self.kubeconfig)]
         with open(log, "ab") if log is not None else contextlib.nullcontext() as file:
             return subprocess.Popen(
-                [*command, "--kubeconfig", str(self.kubeconfig)],
+                command,
                 env=pool.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

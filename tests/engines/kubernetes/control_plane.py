@@ -1,7 +1,7 @@
-"""A control plane of Kubernetes on this machine, from its own programs in a folder: etcd, API server, scheduler and controllers; no kubelet.
+"""A control plane of Kubernetes on this machine, from its own programs in a folder: etcd, API server, scheduler and controllers.
 
 ``GPUKERNEL_TEST_KUBERNETES=FOLDER`` names the folder; the programs are those of a release of Kubernetes 1.36 or newer.
-Everything listens at 127.0.0.1 and ends with the context.
+Everything listens at 127.0.0.1 and ends with the context.  A kubelet of the folder is another file's, ``real_node.py``.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.conftest import eventually
 
-__all__ = ["NEEDED", "PROGRAMS", "ControlPlane", "running_control_plane"]
+__all__ = ["NEEDED", "NODE", "PROGRAMS", "ControlPlane", "running_control_plane"]
 
 PROGRAMS = "GPUKERNEL_TEST_KUBERNETES"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
+NODE = "node-real"
+"""The node that may have a kubelet."""
 _CONTROLLERS = (
     "resourceclaim-controller",
     "device-taint-eviction-controller",
@@ -44,12 +46,12 @@ def _free_port() -> int:
 
 
 class ControlPlane:
-    """A control plane; `kubeconfig` is its administrator's, and `home` has each program's log, ``NAME.log``."""
+    """A control plane; `kubeconfig` is its administrator's, `node_token` the kubelet's, and `home` has each program's log, ``NAME.log``."""
 
     def __init__(self, programs: Path, home: Path) -> None:
         self.programs, self.home = programs, home
         self.url = f"https://127.0.0.1:{_free_port()}"
-        self.token = secrets.token_hex(16)
+        self.token, self.node_token = secrets.token_hex(16), secrets.token_hex(16)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
@@ -74,7 +76,10 @@ class ControlPlane:
                 serialization.NoEncryption(),
             )
         )
-        (self.home / "tokens.csv").write_text(f"{self.token},admin,admin,system:masters\n")
+        (self.home / "tokens.csv").write_text(
+            f"{self.token},admin,admin,system:masters\n"
+            f"{self.node_token},system:node:{NODE},{NODE},system:nodes\n"
+        )
         accounts = str(self.home / "accounts.key")
         self._run(
             "kube-apiserver",
@@ -88,7 +93,7 @@ class ControlPlane:
             service_account_issuer="https://kubernetes.default.svc",
             service_account_key_file=accounts,
             service_account_signing_key_file=accounts,
-            authorization_mode="RBAC",
+            authorization_mode="Node,RBAC",
             token_auth_file=str(self.home / "tokens.csv"),
             # Older versions of the API, by which a policy for v1 could be passed.
             runtime_config="resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",

@@ -82,6 +82,7 @@ class Pods:
 
 def pod(name: str, *, annotations: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
     container = {"name": "train", "image": "python:3.12", "resources": spec.pop("resources", {})}
+    container |= spec.pop("container", {})
     return {
         "apiVersion": "v1",
         "kind": "Pod",
