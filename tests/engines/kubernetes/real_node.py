@@ -25,7 +25,7 @@ from tests.engines.kubernetes.control_plane import NODE, PROGRAMS, ControlPlane
 
 __all__ = ["Node", "running_node"]
 
-_NEEDED = ("containerd", "ctr", "containerd-shim-runc-v2", "runc", "nsenter", "unshare", "cc")
+_NEEDED = ("containerd", "ctr", "containerd-shim-runc-v2", "runc", "nsenter", "unshare", "setpriv", "cc")
 _SOCKET = "/run/containerd/containerd.sock"
 # What the kubelet would change of the whole machine; it finds that done.
 _TUNABLES = {
@@ -111,6 +111,12 @@ class Node:
     def inside(self) -> list[str]:
         """The words before a command that let it run on the node."""
         return ["nsenter", f"--mount=/proc/{self._runtime.pid}/ns/mnt", "--"]
+
+    @property
+    def powerless(self) -> list[str]:
+        """The same, as root without a capability, like the containers of ``deploy/kubernetes/driver.yaml``."""
+        none = ["--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
+        return [*self.inside, "setpriv", *none, "--"]
 
     def path(self, place: str) -> Path:
         """Return where this machine finds a path of the node."""

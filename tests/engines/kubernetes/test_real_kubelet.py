@@ -106,7 +106,7 @@ class Plugin:
         """Start it, and wait until the kubelet has registered it."""
         known = self.registered()
         start = self._cluster.start
-        self.process = start(self._pool, *self._words, log=self.log, inside=self._node.inside)
+        self.process = start(self._pool, *self._words, log=self.log, inside=self._node.powerless)
         self.wait_for(known + 1)
 
     def registered(self) -> int:

@@ -226,14 +226,6 @@ def test_pods_of_a_device_that_has_failed_are_ended(
     eventually(lambda: "deletionTimestamp" in pods.get("doomed")["metadata"], seconds=60)
 
 
-def test_slices_that_say_what_is_so_are_not_written_again(plane: ControlPlane, cluster: Cluster) -> None:
-    devices = Devices(device(0), device(1, trouble="drained"), device(2, trouble="gone"))
-    publish(plane, devices)
-    before = [one.metadata.resourceVersion for one in cluster.slices()]
-    publish(plane, devices)
-    assert [one.metadata.resourceVersion for one in cluster.slices()] == before
-
-
 def test_a_claim_s_pod_is_prepared_on_its_node(cluster: Cluster, pool: Pool, pods: Pods) -> None:
     pods.template("slice", "655Mi")
     with cluster.running(pool, "controller", "--every", "0.3"):
