@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from gpukernel.common.errors import PoolError
+from gpukernel.common.model import Lease
 from gpukernel.engines.kubernetes.allocations import allocation_of
 from tests.conftest import Pool, eventually
 from tests.engines.kubernetes.cluster import Cluster
@@ -29,6 +31,7 @@ class Churn:
         self.allocated: set[str] = set()
         self.waiting: set[str] = set()
         self.did: Counter[str] = Counter()
+        self.unanswered: list[str] = []
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -91,10 +94,19 @@ class Churn:
                 found[allocation.key] = allocation.name
         return found
 
+    def leases(self) -> list[Lease] | None:
+        """Return the leases of Kubernetes; None where the pool does not answer, which is noted with the load of the machine."""
+        try:
+            return [one for one in self._pool.leases()[0] if one.decided_by == "kubernetes"]
+        except PoolError as error:
+            self.unanswered.append(f"after {self.made} claims, load {os.getloadavg()[0]:.0f}: {error}")
+            return None
+
     def settled(self) -> bool:
         """Return whether the pool has exactly the leases that the claims say, and the claims say so."""
         wanted = self.wanted()
-        leases = [one for one in self._pool.leases()[0] if one.decided_by == "kubernetes"]
+        if (leases := self.leases()) is None:
+            return False
         if sorted(one.key for one in leases) != sorted(wanted) or {one.state for one in leases} - {"live"}:
             return False
         told = {
@@ -133,20 +145,19 @@ def test_random_claims_leave_no_lease_and_make_none_twice_whatever_is_killed(
             elif server is not None and chance < 0.13:
                 server.forget()
             elif chance < 0.25:
-                eventually(lambda: churn.process.poll() is not None or churn.settled(), seconds=60)
+                eventually(lambda: churn.process.poll() is not None or churn.settled(), seconds=180)
             churn.start()
         if server is not None:
             server.faults.kill = 0.0
         churn.start()
-        eventually(churn.settled, seconds=120)
+        eventually(churn.settled, seconds=180)
         for name in sorted(churn.allocated | churn.waiting):
             cluster.delete(name)
-        eventually(
-            lambda: not [one for one in pool.leases()[0] if one.decided_by == "kubernetes"], seconds=60
-        )
+        eventually(lambda: churn.leases() == [], seconds=60)
         eventually(lambda: not pool.promised())
     finally:
         print(f"{churn.made} claims, {dict(churn.did)}, controller killed {churn.kills} times")
+        print("\n".join(["The pool did not answer:", *churn.unanswered] if churn.unanswered else []))
         print((tmp_path / "controller.log").read_text()[-6000:])
         if churn.process is not None:
             churn.process.kill()
