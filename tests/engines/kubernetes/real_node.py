@@ -151,8 +151,9 @@ class Node:
         return any(one["type"] == "Ready" and one["status"] == "True" for one in told)
 
     def status(self) -> dict[str, Any]:
-        """Return what the kubelet says of its node."""
-        return dict(self.plane.ask("GET", f"/api/v1/nodes/{NODE}").json().get("status", {}))
+        """Return what the kubelet says of its node; nothing where the API has no such node yet."""
+        asked = self.plane.ask("GET", f"/api/v1/nodes/{NODE}")
+        return dict(asked.json()["status"]) if asked.is_success else {}
 
     def output(self, pod: dict[str, Any]) -> str:
         """Return what the first container of a pod has printed."""

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)
 
 MIB = 2**20
 NAME = "gpukernel.io/v100-slice"
-CLAIMS = "/run/gpukernel-claims"
+CDI, CLAIMS = "/run/cdi", "/run/gpukernel-claims"
 # What CUDA and NVML say of the memory, and then it waits for its end.
 PROGRAM = """
 import ctypes, signal, sys
@@ -165,13 +165,13 @@ def test_a_pod_of_the_kubelet_sees_its_slice_and_gives_it_back(
     for name, uid in (("first", first), ("second", second)):
         eventually(lambda name=name: node.output(pods.get(name)) == SEEN, seconds=60)
         assert [one.slices[0].memory_bytes for one in of(pool, uid)] == [655 * MIB]
-    assert node.files("/var/run/cdi") == sorted(f"gpukernel.io-claim_{one}.json" for one in (first, second))
+    assert node.files(CDI) == sorted(f"gpukernel.io-claim_{one}.json" for one in (first, second))
     pods.end("first")
     eventually(lambda: pods.is_gone("first"), seconds=60)
     began = time.monotonic()
     eventually(lambda: [one.key.partition(".")[0] for one in pool.live()] == [second], seconds=5)
     print(f"free {time.monotonic() - began:.2f} s after its pod")
-    assert node.files("/var/run/cdi") == [f"gpukernel.io-claim_{second}.json"]
+    assert node.files(CDI) == [f"gpukernel.io-claim_{second}.json"]
     assert pods.container("second")
 
 
