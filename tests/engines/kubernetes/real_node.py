@@ -172,6 +172,11 @@ class Node:
         command = [*self.inside, "ctr", "--address", _SOCKET, "--namespace", "k8s.io", *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
+    def runs(self, container: str) -> bool:
+        """Return whether a container's program runs."""
+        listed = self._ctr("task", "ls").stdout.splitlines()
+        return any(line.startswith(container) and "RUNNING" in line for line in listed)
+
     def stop(self) -> None:
         """End everything, containers too, and take the node away."""
         if self.kubelet is not None:
