@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 VERSION = "v1beta1"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 CALL_SECONDS = 10.0
+KNOWS_ALL_SECONDS = 600.0
+"""Seconds after its start in which a kubelet may not have heard of all its pods: the API server was away."""
 
 
 class DevicePlugin:
@@ -64,11 +67,12 @@ class DevicePlugin:
                 await self._look()
                 kubelet = _identity(self._kubelet)
                 if kubelet is not None and kubelet != registered:
+                    self._slots.begin_anew()
                     registered = kubelet if await self._register() else None
                 if not self._socket.exists():  # a kubelet that starts removes it: begin anew
                     return
                 with contextlib.suppress(PoolError, grpc.aio.AioRpcError):
-                    await self._slots.sweep(self._in_use)
+                    await self._slots.sweep(self._in_use, _knows_all(kubelet, time.time()))
                 await asyncio.sleep(every)
 
     async def _look(self) -> None:
@@ -156,3 +160,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_ctime_ns
+
+
+def _knows_all(kubelet: tuple[int, int] | None, now: float) -> bool:
+    """Return whether a kubelet, by the file of its socket, has started long enough ago to have heard of its pods."""
+    return kubelet is not None and now - kubelet[1] / 1e9 > KNOWS_ALL_SECONDS

@@ -8,7 +8,8 @@ Guarantees
 * A slot has one lease at most, by the key ``slots/NODE/SLOT``, of a named cluster ``CLUSTER/slots/NODE/SLOT``; a container with several
   slots has one lease, by the first of them.
 * A lease that the kubelet still counts to a container is never released.  One is released only when the kubelet's list, asked for after
-  the pool's, has none of its slots, twice in a row: a container that is being started may not be in it yet.
+  the pool's, has none of its slots, twice in a row: a container that is being started may not be in it yet.  The list of a kubelet that
+  has just started counts only for slots that it has had: it knows no pod before it has heard of them from the API server.
 * Nothing is kept but the lease files: their names say which slots belong together.
 """
 
@@ -70,6 +71,7 @@ class Slots:
         word = re.sub(r"[^a-z0-9]+", "-", self._model).strip("-") or "any"
         self.names = [f"{word}-slot-{number}" for number in range(count)]
         self._unused: set[str] = set()
+        self._listed: set[str] = set()
         self._one_at_a_time = asyncio.Lock()  # a slot is not swept while it is given out
 
     def _key(self, slot: str) -> str:
@@ -119,6 +121,7 @@ class Slots:
         except (PoolError, BundleError) as error:
             raise NotPrepared(str(error)) from None
         self._unused.discard(first)
+        self._listed |= set(slots)  # it knows whose they are, or would not have named them
         return self._files.edits(prepared, lease, REQUEST)
 
     async def _acquire(self, first: str, count: int) -> Lease:
@@ -146,13 +149,19 @@ class Slots:
             await self._pool.release_placed(one.key, "its container ended")
             self._files.remove(one.uid)
 
-    async def sweep(self, in_use: Callable[[], Awaitable[set[str]]]) -> None:
+    def begin_anew(self) -> None:
+        """Forget what a kubelet before this one has listed."""
+        self._unused, self._listed = set(), set()
+
+    async def sweep(self, in_use: Callable[[], Awaitable[set[str]]], knows_all: bool = True) -> None:
         """Release the leases of slots that no container has any more.
 
         Parameters
         ----------
         in_use
             Asks the kubelet for the slots of all containers.
+        knows_all
+            The kubelet has had the time to hear of its pods; else only slots that it has listed before are released.
 
         Raises
         ------
@@ -160,17 +169,19 @@ class Slots:
             The pool does not answer.
         """
         async with self._one_at_a_time:
-            await self._sweep(in_use)
+            await self._sweep(in_use, knows_all)
 
-    async def _sweep(self, in_use: Callable[[], Awaitable[set[str]]]) -> None:
+    async def _sweep(self, in_use: Callable[[], Awaitable[set[str]]], knows_all: bool) -> None:
         keys = {lease.key for lease in await self._pool.placed()}
         files = {one.key: one for one in self._prepared()}
         used = await in_use()
+        self._listed |= used
         unused = set()
         for slot in self.names:
             key = self._key(slot)
             known = files.get(key)
-            if (key in keys or known) and not used & set(known.requests[REQUEST] if known else [slot]):
+            own = set(known.requests[REQUEST] if known else [slot])
+            if (key in keys or known) and not used & own and (knows_all or self._listed & own):
                 unused.add(slot)
         for slot in unused & self._unused:
             log.info("%s is free", slot)

@@ -21,6 +21,7 @@ import gpukernel.engines.kubernetes.proto.pod_resources_pb2 as resources_pb
 import gpukernel.engines.kubernetes.proto.pod_resources_pb2_grpc as resources_rpc
 from gpukernel.client.engines import EngineClient
 from gpukernel.engines.kubernetes.claim_files import Prepared
+from gpukernel.engines.kubernetes.device_plugin import _knows_all
 from gpukernel.engines.kubernetes.slots import Slots
 from gpukernel.remoting.lease_file import read_lease_file
 from tests.conftest import Pool, eventually
@@ -36,6 +37,7 @@ class Kubelet:
         self.home, self._pool = home, pool
         self.registered: list[pb.RegisterRequest] = []
         self.containers: dict[str, list[str]] = {}
+        self.lists = 0
         (home / "plugins").mkdir()
         self.start()
 
@@ -61,6 +63,7 @@ class Kubelet:
         return pb.Empty()
 
     def List(self, request: Any, context: Any) -> resources_pb.ListPodResourcesResponse:
+        self.lists += 1
         reply = resources_pb.ListPodResourcesResponse()
         for name, slots in self.containers.items():
             container = reply.pod_resources.add(name=name, namespace="ml101").containers.add(name="train")
@@ -169,6 +172,32 @@ def test_plugin_and_kubelet_may_start_anew_and_slices_stay(kubelet: Kubelet, poo
     finally:
         second.kill()
         second.wait()
+
+
+def test_a_kubelet_that_knows_no_pods_yet_costs_no_slice(kubelet: Kubelet, pool: Pool) -> None:
+    kubelet.allocate("a", "v100-slot-0", "v100-slot-2")
+    kubelet.allocate("b", "v100-slot-1")
+    kept = {one.id for one in pool.live()}
+    containers, kubelet.containers = kubelet.containers, {}
+    kubelet.restart()  # while the API server is away: it has nobody's word for its pods
+    known = kubelet.lists
+    eventually(lambda: kubelet.lists > known + 4)
+    assert {one.id for one in pool.live()} == kept
+    kubelet.containers = {"a": ["v100-slot-2", "v100-slot-0"]}  # of b it has not heard yet
+    known = kubelet.lists
+    eventually(lambda: kubelet.lists > known + 4)
+    assert {one.id for one in pool.live()} == kept
+    kubelet.containers = {"b": containers["b"]}
+    eventually(lambda: len(pool.live()) == 1)
+    kubelet.containers = {}
+    eventually(lambda: not pool.promised())
+
+
+def test_a_kubelet_of_ten_minutes_knows_its_pods() -> None:
+    began = 1_800_000_000
+    kubelet = (7, began * 10**9)
+    assert [_knows_all(kubelet, began + passed) for passed in (0, 600, 601)] == [False, False, True]
+    assert not _knows_all(None, began)
 
 
 def test_plugins_of_other_models_and_clusters_leave_slots_alone(kubelet: Kubelet, pool: Pool) -> None:
