@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import secrets
-import socket
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from tests.conftest import eventually
+from tests.ports import free_port
 
 __all__ = ["NEEDED", "NODE", "PROGRAMS", "ControlPlane", "running_control_plane"]
 
@@ -39,24 +39,18 @@ _CONTROLLERS = (
 )
 
 
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
-
-
 class ControlPlane:
     """A control plane; `kubeconfig` is its administrator's, `node_token` the kubelet's, and `home` has each program's log, ``NAME.log``."""
 
     def __init__(self, programs: Path, home: Path) -> None:
         self.programs, self.home = programs, home
-        self.url = f"https://127.0.0.1:{_free_port()}"
+        self.url = f"https://127.0.0.1:{free_port()}"
         self.token, self.node_token = secrets.token_hex(16), secrets.token_hex(16)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self) -> None:
         """Start everything, and wait until the API answers."""
-        client, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
+        client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
         self._run(
             "etcd",
             data_dir=str(self.home / "etcd"),
@@ -109,11 +103,11 @@ class ControlPlane:
             "bind_address": "127.0.0.1",
             "leader_elect": "false",
         }
-        self._run("kube-scheduler", **common, secure_port=str(_free_port()))
+        self._run("kube-scheduler", **common, secure_port=str(free_port()))
         self._run(
             "kube-controller-manager",
             **common,
-            secure_port=str(_free_port()),
+            secure_port=str(free_port()),
             controllers=",".join(_CONTROLLERS),
             use_service_account_credentials="true",
             service_account_private_key_file=accounts,
