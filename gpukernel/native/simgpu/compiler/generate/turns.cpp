@@ -70,8 +70,8 @@ void Generator::find_changes() {
     for (uint32_t b = 0; b < count; ++b) add(near_[b], written[b]), add(near_[b], changes_[b]);
     for (bool more = true; more && rounds; --rounds) {
         more = false;
-        for (size_t n = count; n-- > 0;) {
-            const auto b = static_cast<uint32_t>(n);
+        for (size_t n = count; n > 0; --n) {
+            const auto b = static_cast<uint32_t>(n - 1);
             for (uint32_t at : flow_.blocks[b].waited_for) more |= add(near_[b], near_[at]);
             if (meets(b)) continue;
             for (uint32_t to : flow_.blocks[b].next) more |= add(near_[b], near_[to]);
