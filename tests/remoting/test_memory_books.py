@@ -64,7 +64,23 @@ HEAP = b'''.version 7.0
       call.uni (result), malloc, (bytes); ld.param.b64 %rd1, [result]; }
     { .param .b64 address; st.param.b64 [address], %rd1; call.uni free, (address); }
     ret; }
+.visible .entry hold(.param .u64 places) {
+    .reg .b64 %rd<4>; .reg .b32 %r<2>;
+    mov.u32 %r1, %ctaid.x; ld.param.u64 %rd2, [places]; mul.wide.u32 %rd3, %r1, 8; add.s64 %rd2, %rd2, %rd3;
+    { .param .b64 bytes; st.param.b64 [bytes], 1048576; .param .b64 result;
+      call.uni (result), malloc, (bytes); ld.param.b64 %rd1, [result]; }
+    { .param .b64 address; ld.global.u64 %rd3, [%rd2]; st.global.u64 [%rd2], %rd1; st.param.b64 [address], %rd3; call.uni free, (address); }
+    ret; }
+.visible .entry drop(.param .u64 places) {
+    .reg .b64 %rd<4>; .reg .b32 %r<2>;
+    mov.u32 %r1, %ctaid.x; ld.param.u64 %rd2, [places]; mul.wide.u32 %rd3, %r1, 8; add.s64 %rd2, %rd2, %rd3;
+    { .param .b64 address; ld.global.u64 %rd3, [%rd2]; mov.u64 %rd1, 0; st.global.u64 [%rd2], %rd1; st.param.b64 [address], %rd3; call.uni free, (address); }
+    ret; }
 '''
+heap_hold, heap_drop = load(HEAP, b"hold"), load(HEAP, b"drop")
+def in_heap(kernel): take(d.cuLaunchKernel(kernel, 18, 1, 1, 1, 1, 1, 0, writer, ((int(flags) + 2048,), (ctypes.c_void_p,)), 0)); ok(d.cuStreamSynchronize(writer))
+def hold_heap(): in_heap(heap_hold)
+def drop_heap(): in_heap(heap_drop)
 churn = load(HEAP, b"churn"); kernel = load(STORE_U32, b"store")
 def pinned(bytes):  # the device has it when a kernel is given its address
     thing = int(take(d.cuMemHostAlloc(max(bytes, 4), 0))); said = store(kernel, thing, 1); ok(d.cuCtxSynchronize())
@@ -203,6 +219,7 @@ def test_the_books_say_what_the_device_holds(tmp_path: Path) -> None:
                 self._keys: dict[int, tuple[str, int]] = {}
                 self._next = 0
                 self._stalled: set[int] = set()
+                self._heap, self._in_heap = 8 * MIB, 0
 
             def _hear(self) -> str:
                 assert self._program.stdout is not None
@@ -293,11 +310,29 @@ def test_the_books_say_what_the_device_holds(tmp_path: Path) -> None:
             def limit(self, which: str, data: st.DataObject) -> None:
                 size = data.draw(st.sampled_from(LIMITS[which]))
                 threads = 80 * 2048 if which == "CU_LIMIT_STACK_SIZE" else 1
-                self._refused(self._tell("limit", which, size), size * threads)
+                answer = self._tell("limit", which, size)
+                if answer == "CUDA_ERROR_INVALID_VALUE":  # blocks of malloc() are beyond it
+                    assert which == "CU_LIMIT_MALLOC_HEAP_SIZE"
+                    assert self._in_heap > size
+                else:
+                    self._refused(answer, size * threads)
+                    self._heap = (
+                        size if which == "CU_LIMIT_MALLOC_HEAP_SIZE" and answer == "ok" else self._heap
+                    )
 
             @rule(stream=STREAMS)
             def churn_heap(self, stream: int) -> None:
                 assert self._tell("churn_heap", stream) == "ok"
+
+            @rule()
+            def hold_heap(self) -> None:
+                assert self._tell("hold_heap") == "ok"
+                self._in_heap = max(self._in_heap, min(18 * MIB, self._heap))
+
+            @rule()
+            def drop_heap(self) -> None:
+                assert self._tell("drop_heap") == "ok"
+                self._in_heap = 0
 
             @rule()
             def look(self) -> None:
@@ -312,6 +347,7 @@ def test_the_books_say_what_the_device_holds(tmp_path: Path) -> None:
             def teardown(self) -> None:
                 if self._program.poll() is None:
                     self.rest()
+                    self.drop_heap()
                 self._program.communicate()
                 for _ in range(2000):
                     if not books.said():

@@ -14,7 +14,9 @@ namespace {
 
 constexpr uint64_t kGrain = DeviceMemory::GRANULE;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kLarge = 2u << 20;  // what is as large is aligned to it
+constexpr uint64_t kLarge = 2u << 20;    // what is as large is aligned to it
+constexpr uint64_t kOwnHeap = 8u << 20;  // of the heap is the context's own
+constexpr int kHeapLimit = 2;            // CU_LIMIT_MALLOC_HEAP_SIZE
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
 class ReservedMemory final : public DeviceMemory {
@@ -98,7 +100,7 @@ class ReservedMemory final : public DeviceMemory {
         const uint64_t room = round_up(bytes, kGrain);
         if (room > heap_limit_ || heap_used_ > heap_limit_ - room) return std::nullopt;
         auto address = allocate(bytes, Account::context);
-        if (address) heap_[*address] = room, heap_used_ += room;
+        if (address) heap_[*address] = room, heap_used_ += room, recount_heap();
         return address;
     }
     bool free_heap(uint64_t address) override {
@@ -107,7 +109,9 @@ class ReservedMemory final : public DeviceMemory {
         if (it == heap_.end()) return false;
         heap_used_ -= it->second;
         heap_.erase(it);
-        return free(address);
+        const bool freed = free(address);
+        recount_heap();
+        return freed;
     }
     bool limit_heap(size_t bytes) override {
         std::lock_guard lock(heap_mutex_);
@@ -119,15 +123,18 @@ class ReservedMemory final : public DeviceMemory {
     void clear_heap() override {
         std::lock_guard lock(heap_mutex_);
         for (const auto& [address, room] : heap_) free(address);
-        heap_.clear(), heap_used_ = 0;
+        heap_.clear(), heap_used_ = 0, recount_heap();
     }
 
     bool set_aside(int limit, size_t bytes) override {
+        std::lock_guard heap_lock(heap_mutex_);
         std::unique_lock lock(mutex_);
         uint64_t& now = aside_[limit];
         if (bytes > now && bytes - now > capacity_ - std::min<uint64_t>(used_, capacity_)) return false;
         count(used_ - now + bytes);
         now = bytes;
+        lock.unlock();
+        recount_heap();
         return true;
     }
 
@@ -191,10 +198,20 @@ class ReservedMemory final : public DeviceMemory {
     uint64_t allocations_ = 0;
     std::mutex heap_mutex_;
     std::map<uint64_t, uint64_t> heap_;
-    uint64_t heap_used_ = 0, heap_limit_ = 8 << 20;
+    uint64_t heap_used_ = 0, heap_limit_ = kOwnHeap;
+    uint64_t heap_beyond_ = 0;  // of its blocks, what neither its limit nor the context has set aside
     AddressSpace mapped_{[this](uint64_t bytes) { return take(bytes); },
                          [this](uint64_t bytes) { give_back(bytes); }};
 
+    // Counts the heap's blocks, too, so that a limit which does not hold them is seen; under heap_mutex_.
+    void recount_heap() {
+        std::unique_lock lock(mutex_);
+        const auto aside = aside_.find(kHeapLimit);
+        const uint64_t room = std::max(kOwnHeap, aside == aside_.end() ? 0 : aside->second);
+        const uint64_t beyond = heap_used_ > room ? heap_used_ - room : 0;
+        count(used_ - heap_beyond_ + beyond);
+        heap_beyond_ = beyond;
+    }
     bool take(uint64_t bytes) {
         std::unique_lock lock(mutex_);
         if (bytes > capacity_ || used_ > capacity_ - bytes) return false;
