@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -130,6 +132,23 @@ def test_a_kernel_that_starts_loads_only_what_its_magics_need() -> None:
     ).stdout.split()
     assert "gpukernel.remoting.worker_query" in loaded
     assert {"gpukernel.remoting.worker", "gpukernel.remoting.direct_table", "grpc"}.isdisjoint(loaded)
+
+
+def test_what_simulated_libraries_compute_with_is_charged_to_the_slice() -> None:
+    """A program chooses how large it is, so it is a Room; what describes a call is as large as its request."""
+    folder = Path(__file__).parents[1] / "gpukernel/native/simgpu_libraries"
+    describe = {
+        f"cudnn/{name}" for name in ("convolution.h", "cudnn.cpp", "graph.cpp", "graph.h", "operations.h")
+    }
+    free = re.compile(
+        r"std::(vector|deque|list|valarray|string)<|make_unique<[^>]*\[\]>|\bnew [^(;]*\[|\b[mc]alloc\("
+    )
+    found = {
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.suffix in (".h", ".cpp") and free.search(path.read_text())
+    }
+    assert found - describe == {"room.h"}
 
 
 def test_the_tree_keeps_its_bounds() -> None:

@@ -14,6 +14,7 @@ import pytest
 from gpukernel.remoting.wire import wire_protocol
 from gpukernel.remoting.worker import start_worker
 from tests.conftest import eventually
+from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT
 from tests.remoting.conftest import MIB, WITHOUT_SANITIZER, worker
 from tests.remoting.test_images import kept_in
 from tests.remoting.test_shared_memory import (
@@ -237,6 +238,43 @@ for _ in range(100):
 done("host functions")
 """
 
+LIBRARIES = f"""
+sys.path.insert(0, {str(ROOT)!r})
+from tests.native.libraries.device import Array, Library
+from tests.native.libraries.cudnn_call_cases import Calls, HALF, Tensor, ints, real
+import numpy as np
+"""
+
+# Workspaces on the host that grow step by step, of several handles.
+WORKSPACES = (
+    LIBRARIES
+    + """
+info, a, said = Array(np.zeros(1, np.int32)), Array(np.eye(8)), []
+solvers = [Library("libcusolver.so.11", "cusolverDnCreate") for _ in range(6)]
+for solver in solvers:
+    for mib in range(4, 257, 4):
+        status = solver("cusolverDnXpotrf", None, 0, ctypes.c_int64(8), 1, a.pointer, ctypes.c_int64(8), 1, None, ctypes.c_size_t(0), ctypes.c_void_p(1), ctypes.c_size_t(mib << 20), info.pointer)
+        if status or int(d.cuCtxSynchronize()[0]): break
+    said.append((mib, status))
+done("workspaces", said)
+"""
+)
+
+# Sums of a plane, which a thread keeps for each call that it computes.
+POOLING = (
+    LIBRARIES
+    + """
+calls, held = Calls(), []
+x, y = Tensor(np.zeros((1, 1, 4096, 4096), HALF)), Tensor(np.zeros((1, 1, 16, 16), HALF))
+how = calls.made("Pooling", "cudnnSetPoolingNdDescriptor", 1, 1, 2, *(ints([v] * 2) for v in (256, 0, 256)))
+one, zero = real(1, HALF), real(0, HALF)
+for stream in [ok(d.cuStreamCreate(1)) for _ in range(12)]:
+    calls("cudnnSetStream", ctypes.c_void_p(int(stream)))
+    held.append(calls("cudnnPoolingBackward", how, one, *calls.both(y), *calls.both(y), *calls.both(x), zero, *calls.both(x)))
+done("pooling", held, d.cuCtxSynchronize()[0].name)
+"""
+)
+
 WAYS = {
     "linker inputs": LINKER_INPUTS,
     "modules": MODULES,
@@ -255,6 +293,7 @@ WAYS = {
     "waits for many streams": WAITS_FOR_MANY_STREAMS,
     "host functions": HOST_FUNCTIONS,
 }
+LIBRARY_WAYS = {"workspaces of libraries": WORKSPACES, "pooling": POOLING}
 
 
 def most_memory(pid: int) -> int:
@@ -265,7 +304,11 @@ def most_memory(pid: int) -> int:
     raise AssertionError("no VmHWM")
 
 
-@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize(
+    "way",
+    [*WAYS.values(), *(pytest.param(way, marks=NEEDS_OPENBLAS) for way in LIBRARY_WAYS.values())],
+    ids=[*WAYS, *LIBRARY_WAYS],
+)
 def test_a_slice_takes_no_more_of_the_host_than_its_limit(way: str) -> None:
     async def story() -> None:
         known = "host_memory" in inspect.signature(start_worker).parameters

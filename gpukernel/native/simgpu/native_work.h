@@ -1,7 +1,7 @@
 // Work on a simulated device that is no kernel: what the math libraries beside it compute
 // (simgpu_libraries/).
 //
-// The simulated GPU's libcuda exports one more function beyond CUDA's, `gpukernel_simgpu_run`.  The work
+// The simulated GPU's libcuda exports a function beyond CUDA's, `gpukernel_simgpu_run`.  The work
 // takes its place in a stream as a kernel does: in the stream's order, by the device's threads, counted as
 // the device's time, paused by the gate of time slicing (common/execution_gate.h), and cancelled with its
 // program (common/cancellation.h).  It is cut into pieces of about a millisecond, because it can be paused
@@ -35,5 +35,10 @@ struct NativeWork {
 // Returns a CUresult; `end` is called in any case.
 using RunNative = int (*)(CUstream stream, const NativeWork* work);
 constexpr char RUN_NATIVE[] = "gpukernel_simgpu_run";
+
+// Two more are for the host's memory that such work takes: `bool (uint64_t bytes)`, false where there is not
+// so much, and `void (uint64_t bytes)`.  A piece that gets none throws std::bad_alloc.
+constexpr char TAKE_HOST_MEMORY[] = "gpukernel_simgpu_take";
+constexpr char GIVE_BACK_HOST_MEMORY[] = "gpukernel_simgpu_give_back";
 
 }  // namespace gpukernel::simgpu

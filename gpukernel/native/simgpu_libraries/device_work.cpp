@@ -43,11 +43,23 @@ bool on_simulated_device() {
     return runner();
 }
 
-CUresult submit(CUstream stream, const char* name, uint64_t pieces, Piece piece, uint64_t kept) {
+bool take_room(uint64_t bytes) {
+    static auto* const take =
+        reinterpret_cast<bool (*)(uint64_t)>(libraries::find_in_driver(simgpu::TAKE_HOST_MEMORY));
+    return !take || take(bytes);
+}
+void give_back_room(uint64_t bytes) {
+    static auto* const give_back =
+        reinterpret_cast<void (*)(uint64_t)>(libraries::find_in_driver(simgpu::GIVE_BACK_HOST_MEMORY));
+    if (give_back) give_back(bytes);
+}
+
+CUresult submit(CUstream stream, const char* name, uint64_t pieces, Piece piece, uint64_t needed) {
     if (!pieces) return CUDA_SUCCESS;
     if (!runner()) return CUDA_ERROR_NOT_INITIALIZED;
-    const simgpu::NativeWork work{pieces, QUEUED_BYTES + kept, run,
-                                  [](void* job) { delete static_cast<Job*>(job); },
+    if (!take_room(needed)) return CUDA_ERROR_OUT_OF_MEMORY;
+    give_back_room(needed);  // its rooms take it, when they are made
+    const simgpu::NativeWork work{pieces, QUEUED_BYTES, run, [](void* job) { delete static_cast<Job*>(job); },
                                   new Job{name, std::move(piece)}};
     return static_cast<CUresult>(runner()(stream, &work));
 }

@@ -9,6 +9,7 @@
 
 #include "libraries/library.h"
 #include "simgpu/native_work.h"
+#include "simgpu_libraries/room.h"
 
 namespace gpukernel::simgpu_libraries {
 
@@ -41,9 +42,10 @@ class Access {
 // A piece takes about a millisecond: the device can be paused between two.
 using Piece = std::function<void(uint64_t number, const Access& access)>;
 
-// Puts `pieces` pieces into the stream; `name` is the function's, for people.  `kept` is what the piece keeps
-// of the host's memory until the work is over, and counts against the slice's.
-CUresult submit(CUstream stream, const char* name, uint64_t pieces, Piece piece, uint64_t kept = 0);
+// Puts `pieces` pieces into the stream; `name` is the function's, for people.  Where the slice has not
+// `needed` bytes of the host's memory, the call is refused at once; what is taken, and whether it may be, is
+// what the pieces' rooms (room.h) count.
+CUresult submit(CUstream stream, const char* name, uint64_t pieces, Piece piece, uint64_t needed = 0);
 CUresult synchronize(CUstream stream);
 // Whether the libcuda.so.1 of this process is the simulated GPU's; one sentence where it is not.
 bool on_simulated_device();

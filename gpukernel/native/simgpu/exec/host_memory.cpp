@@ -11,6 +11,14 @@ extern "C" __attribute__((visibility("default"))) void gpukernel_simgpu_bound(
     ask = take, tell = give_back, asked = book;
 }
 
+// For the libraries beside the device (native_work.h).
+extern "C" __attribute__((visibility("default"))) bool gpukernel_simgpu_take(uint64_t bytes) {
+    return gpukernel::simgpu::take_host_memory(bytes);
+}
+extern "C" __attribute__((visibility("default"))) void gpukernel_simgpu_give_back(uint64_t bytes) {
+    gpukernel::simgpu::give_back_host_memory(bytes);
+}
+
 namespace gpukernel::simgpu {
 
 bool take_host_memory(uint64_t bytes) { return !ask || ask(asked, bytes); }

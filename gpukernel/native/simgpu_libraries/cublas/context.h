@@ -61,8 +61,9 @@ struct Context {
     Context(const Handle& handle, const char* name) : stream(handle.settings.stream), name(name) {}
 };
 
-inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept = 0) {
-    return status_of(simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
+inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t needed = 0) {
+    return status_of(
+        simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), needed));
 }
 
 // A vector with an increment of 0 is as long as its function is told, whatever the memory: what needs memory

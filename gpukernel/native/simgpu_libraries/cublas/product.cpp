@@ -111,11 +111,10 @@ struct Multiplication {
     }
 
     void converted(const Tile& t, const Access& access) const {
-        std::vector<T> sums(static_cast<size_t>(t.rows * t.columns));
+        Room<T> sums(static_cast<size_t>(t.rows * t.columns));
         if (p.k) {
             const int64_t most = std::min(p.k, MOST_TERMS);
-            std::vector<T> left(static_cast<size_t>(t.rows * most)),
-                right(static_cast<size_t>(most * t.columns));
+            Room<T> left(static_cast<size_t>(t.rows * most)), right(static_cast<size_t>(most * t.columns));
             for (int64_t first = 0; first < p.k; first += most) {
                 const int64_t terms = std::min(most, p.k - first);
                 convert(p.a, part(p.a, t.batch, t.row, first, t.rows, terms, false, access, "A"), t.rows,
@@ -133,7 +132,7 @@ struct Multiplication {
         const Sum keep = beta.get<Sum>(access, p.scale) * factor(p.c_factor);
         const Sum both = factor(p.a_factor) * factor(p.b_factor), last = factor(p.d_factor);
         Sum scale = p.alpha_vector ? Sum(0) : alpha.get<Sum>(access, p.scale);
-        std::vector<Sum> values(sums.begin(), sums.end());
+        Room<Sum> values(sums.begin(), sums.end());
         const char* before = nullptr;
         if (keep != Sum(0))
             before = part(p.c, t.batch, t.row, t.column, t.rows, t.columns, false, access, "C");

@@ -85,7 +85,7 @@ int trmm(const Context& context, int side, int uplo, int trans, int diag, int64_
         a.check(access, 0, 0, order, order, false, "A");
         b.check(access, block.row, block.column, block.rows, block.columns, false, "B");
         c.check(access, block.row, block.column, block.rows, block.columns, true, "C");
-        std::vector<T> own(static_cast<size_t>(block.rows * block.columns));
+        Room<T> own(static_cast<size_t>(block.rows * block.columns));
         for (int64_t j = 0; j < block.columns; ++j)
             std::copy_n(b.at(block.row, block.column + j), block.rows, own.data() + j * block.rows);
         triangular<T>(false, triangle, block.rows, block.columns, alpha.get<T>(access), a.at(0, 0), lda,
@@ -197,7 +197,7 @@ int rank_update(const Context& context, const RankUpdate<T>& update, const Scala
         const int64_t row = ti * side, column = tj * side, rows = std::min(side, n - row),
                       columns = std::min(side, n - column);
         update.c.check(access, row, column, rows, columns, true, "C");
-        std::vector<T> sum(static_cast<size_t>(rows * columns));
+        Room<T> sum(static_cast<size_t>(rows * columns));
         add(row, column, rows, columns, sum.data(), access);
         const Beta keep = beta.get<Beta>(access);
         for (int64_t j = 0; j < columns; ++j)
@@ -327,13 +327,13 @@ int invert(int64_t n, T* lu, int64_t lda, const int* pivots) {
     const auto getri =
         GPUKERNEL_BLAS(T, "getri", const int*, T*, const int*, const int*, T*, const int*, int*);
     const int ni = static_cast<int>(n), la = static_cast<int>(lda), size = std::max(1, ni * 32);
-    std::vector<T> work(static_cast<size_t>(size));
+    Room<T> work(static_cast<size_t>(size));
     int info = 0;
     getri(&ni, lu, &la, pivots, work.data(), &size, &info);
     return info;
 }
-inline std::vector<int> no_exchanges(int64_t n) {
-    std::vector<int> pivots(static_cast<size_t>(n));
+inline Room<int> no_exchanges(int64_t n) {
+    Room<int> pivots(static_cast<size_t>(n));
     std::iota(pivots.begin(), pivots.end(), 1);
     return pivots;
 }
@@ -367,7 +367,7 @@ int getrf_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, ui
         // LAPACK follows its pivots while it makes them: not where the program's kernels, or a matrix that
         // lies there, too, can change them.
         int* const to = pivots_of(access, P, number, n, true);
-        std::vector<int> pivots(to ? static_cast<size_t>(n) : 0);
+        Room<int> pivots(to ? static_cast<size_t>(n) : 0);
         tell(access, info, number, factorise(n, a.at(0, 0), lda, to ? pivots.data() : nullptr));
         if (to) std::copy(pivots.begin(), pivots.end(), to);
     });
@@ -384,7 +384,7 @@ int getrs_batched(const Context& context, int trans, int64_t n, int64_t nrhs, ui
         const Matrix<T> a(address_at(access, A, number), lda), b(address_at(access, B, number), ldb);
         a.check(access, 0, 0, n, n, false, "A"), b.check(access, 0, 0, n, nrhs, true, "B");
         const int* const given = pivots_of(access, P, number, n, false);
-        const std::vector<int> pivots = given ? std::vector<int>(given, given + n) : no_exchanges(n);
+        const Room<int> pivots = given ? Room<int>(given, given + n) : no_exchanges(n);
         check_pivots(pivots.data(), n);
         const char operation = operation_of<T>(trans);
         const int ni = static_cast<int>(n), columns = static_cast<int>(nrhs), la = static_cast<int>(lda),
@@ -403,7 +403,7 @@ int getri_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, ui
         const Matrix<T> a(address_at(access, A, number), lda), c(address_at(access, C, number), ldc);
         a.check(access, 0, 0, n, n, false, "A"), c.check(access, 0, 0, n, n, true, "C");
         const int* const given = pivots_of(access, P, number, n, false);
-        const std::vector<int> pivots = given ? std::vector<int>(given, given + n) : no_exchanges(n);
+        const Room<int> pivots = given ? Room<int>(given, given + n) : no_exchanges(n);
         check_pivots(pivots.data(), n);
         for (int64_t j = 0; j < n; ++j) std::copy_n(a.at(0, j), n, c.at(0, j));
         tell(access, info, number, invert(n, c.at(0, 0), ldc, pivots.data()));
@@ -418,7 +418,7 @@ int matinv_batched(const Context& context, int64_t n, uint64_t A, int64_t lda, u
         const Matrix<T> a(address_at(access, A, number), lda), c(address_at(access, C, number), ldc);
         a.check(access, 0, 0, n, n, false, "A"), c.check(access, 0, 0, n, n, true, "Ainv");
         for (int64_t j = 0; j < n; ++j) std::copy_n(a.at(0, j), n, c.at(0, j));
-        std::vector<int> pivots(static_cast<size_t>(n));
+        Room<int> pivots(static_cast<size_t>(n));
         int wrong = factorise(n, c.at(0, 0), ldc, pivots.data());
         if (!wrong) wrong = invert(n, c.at(0, 0), ldc, pivots.data());
         tell(access, info, number, wrong);
@@ -438,7 +438,7 @@ int geqrf_batched(const Context& context, int64_t m, int64_t n, uint64_t A, int6
         const uint64_t to = address_at(access, tau, number);
         const int64_t least = std::min(m, n);
         access.check(to, static_cast<uint64_t>(least) * sizeof(T), true, "tau");
-        std::vector<T> own(static_cast<size_t>(m * n)), factors(static_cast<size_t>(least)),
+        Room<T> own(static_cast<size_t>(m * n)), factors(static_cast<size_t>(least)),
             work(static_cast<size_t>(64 * n));
         for (int64_t j = 0; j < n; ++j) std::copy_n(a.at(0, j), m, own.data() + j * m);
         const int mi = static_cast<int>(m), ni = static_cast<int>(n), size = static_cast<int>(work.size());

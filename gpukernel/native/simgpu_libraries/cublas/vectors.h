@@ -109,7 +109,7 @@ template <class Part, class Make, class Combine>
 int reduce(const Context& context, int64_t n, const Result& result, Make make, Combine combine) {
     if (n > MOST_SUMMED) return too_long(context, MOST_SUMMED);
     const uint64_t pieces = parts(n, STRETCH), kept = pieces * sizeof(Part);
-    auto all = std::make_shared<std::vector<Part>>(pieces);
+    auto all = std::make_shared<Room<Part>>(pieces);
     const auto part = [all, make](int64_t first, int64_t end, const Access& access) {
         (*all)[static_cast<size_t>(first / STRETCH)] = make(first, end, access);
     };
@@ -136,7 +136,7 @@ int dot(const Context& context, int64_t n, uint64_t x, int64_t incx, uint64_t y,
                 sum += Wide<T>(CONJUGATED ? conjugate(one[i]) : one[i]) * Wide<T>(other[i]);
             return sum;
         },
-        [=](const std::vector<Wide<T>>& all, const Access& access) {
+        [=](const Room<Wide<T>>& all, const Access& access) {
             Wide<T> sum{};
             for (const Wide<T>& part : all) sum += part;
             result.set(access, T(sum));
@@ -174,7 +174,7 @@ int nrm2(const Context& context, int64_t n, uint64_t x, int64_t incx, Result res
             }
             return part;
         },
-        [=](const std::vector<Part>& all, const Access& access) {
+        [=](const Room<Part>& all, const Access& access) {
             Part sum;
             for (const Part& part : all) sum.add(part.scale * std::sqrt(part.squares));
             result.set(access, static_cast<Real<T>>(sum.scale * std::sqrt(sum.squares)));
@@ -200,7 +200,7 @@ int asum(const Context& context, int64_t n, uint64_t x, int64_t incx, Result res
             for (int64_t i = first; i < end; ++i) sum += size_of(of[i]);
             return sum;
         },
-        [=](const std::vector<double>& all, const Access& access) {
+        [=](const Room<double>& all, const Access& access) {
             double sum = 0;
             for (const double part : all) sum += part;
             result.set(access, static_cast<Real<T>>(sum));
@@ -227,7 +227,7 @@ int iamax(const Context& context, int64_t n, uint64_t x, int64_t incx, Result re
                 if (const double size = size_of(of[i]); better(size, best)) best = {size, i + 1};
             return best;
         },
-        [=](const std::vector<Part>& all, const Access& access) {
+        [=](const Room<Part>& all, const Access& access) {
             Part best;
             for (const Part& part : all)
                 if (part.index && better(part.size, best)) best = part;
@@ -253,7 +253,7 @@ int gemv(const Context& context, int trans, int64_t m, int64_t n, Scalar alpha, 
             a.check(access, 0, first, terms, count, false, "A");
         else
             a.check(access, first, 0, count, terms, false, "A");
-        std::vector<Wide<T>> sums(static_cast<size_t>(count));
+        Room<Wide<T>> sums(static_cast<size_t>(count));
         for (int64_t outer = 0; outer < (trans ? count : terms); ++outer) {
             const T* const column = trans ? a.at(0, first + outer) : a.at(first, outer);
             for (int64_t i = 0; i < (trans ? terms : count); ++i) {

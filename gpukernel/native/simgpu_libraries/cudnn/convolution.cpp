@@ -31,7 +31,7 @@ struct Tap {
 // Places of the result that see the same taps: start + step * j, for j below `extent` in each dimension.
 struct Phase {
     Place start{}, step{}, extent{}, in_step{};
-    std::vector<Tap> taps;
+    Room<Tap> taps;
     int64_t places = 1;  // of one image
     int64_t across = 0;  // columns of a tile
     int64_t down = 0;    // channels of a tile
@@ -46,9 +46,8 @@ int64_t image_of(const Phase& phase, int spatial, int64_t number, Place& j) {
 }
 
 // Where the places of a tile lie in a tensor that has the result's extents, or 1.
-std::vector<int64_t> places_in(const Tensor& tensor, const Phase& phase, int spatial, int64_t first,
-                               int64_t count) {
-    std::vector<int64_t> all(static_cast<size_t>(count));
+Room<int64_t> places_in(const Tensor& tensor, const Phase& phase, int spatial, int64_t first, int64_t count) {
+    Room<int64_t> all(static_cast<size_t>(count));
     const auto step = [&](int i) { return tensor.extent[i] > 1 ? tensor.stride[i] : 0; };
     for (int64_t t = 0; t < count; ++t) {
         Place j{};
@@ -63,12 +62,12 @@ std::vector<int64_t> places_in(const Tensor& tensor, const Phase& phase, int spa
 // costs the system more than the products do.
 template <class T>
 struct Rooms {
-    std::vector<T> gathered, sums, filter, slopes;
+    Room<T> gathered, sums, filter, slopes;
     static Rooms& of_this_thread() {
         static thread_local Rooms rooms;
         return rooms;
     }
-    static T* of(std::vector<T>& room, int64_t count) {
+    static T* of(Room<T>& room, int64_t count) {
         room.resize(static_cast<size_t>(count));
         return room.data();
     }
@@ -76,8 +75,8 @@ struct Rooms {
 
 // The places of a tile: where each lies in the result, and in the input for each tap (-1: outside of it).
 struct Places {
-    std::vector<int64_t> out;
-    std::vector<int64_t>& in = Rooms<int64_t>::of_this_thread().gathered;
+    Room<int64_t> out;
+    Room<int64_t>& in = Rooms<int64_t>::of_this_thread().gathered;
     Places(const Phase& phase, const Tensor& from, const Tensor& to, int spatial, int64_t first,
            int64_t count)
         : out(places_in(to, phase, spatial, first, count)) {
@@ -162,11 +161,11 @@ Phase forward_phase(const Convolution& c) {
 }
 
 // Of the gradient to the data: one for each remainder by the stride.
-std::vector<Phase> data_phases(const Convolution& c) {
+Room<Phase> data_phases(const Convolution& c) {
     const Phase all = forward_phase(c);
     int64_t remainders = 1;
     for (int i = 0; i < c.spatial; ++i) remainders *= std::min(c.stride[i], c.x.extent[2 + i]);
-    std::vector<Phase> phases;
+    Room<Phase> phases;
     for (int64_t number = 0; number < remainders; ++number) {
         Phase phase;
         int64_t rest = number;
@@ -198,7 +197,7 @@ std::vector<Phase> data_phases(const Convolution& c) {
 template <class T>
 struct Gathering {
     Convolution c;
-    std::vector<Phase> phases;
+    Room<Phase> phases;
     const Tensor &in, &out;
     int64_t groups, inputs, outputs;  // channels of a group
     int64_t of_output, of_input;      // steps in the filter
@@ -235,8 +234,7 @@ struct Gathering {
 
     // The filter's channels from `first` as rows of a matrix, in the order of the gathered terms; where they
     // lie so already, there.
-    const T* filter(const Phase& phase, int64_t group, int64_t first, int64_t count,
-                    std::vector<T>& room) const {
+    const T* filter(const Phase& phase, int64_t group, int64_t first, int64_t count, Room<T>& room) const {
         const auto taps = static_cast<int64_t>(phase.taps.size()), terms = inputs * taps;
         const bool inside = channels_inside(in);
         const int64_t of_group =
@@ -266,7 +264,7 @@ struct Gathering {
                 int64_t channels, const T* sums, const Access& access) const {
         struct Lying {
             const Tensor* tensor;
-            std::vector<int64_t> places;
+            Room<int64_t> places;
             int64_t of_channel;
         };
         const auto lying = [&](const Tensor& tensor, bool writing, const char* what) {
@@ -274,7 +272,7 @@ struct Gathering {
             return Lying{&tensor, places_in(tensor, phase, c.spatial, first, count),
                          tensor.extent[1] > 1 ? tensor.stride[1] : 0};
         };
-        std::vector<Lying> inputs_at, results;
+        Room<Lying> inputs_at, results;
         for (const Convolution::Stage& stage : c.stages) {
             for (const Convolution::Input& input : stage.inputs)
                 if (input.reg < 0 && !input.operand.number)
@@ -370,7 +368,7 @@ struct Summing {
     int64_t groups, inputs, outputs, taps, channels, down, stretch, all;
     bool narrow;
     mutable std::once_flag made;
-    mutable std::vector<T> beside;  // as [group][output channel][input channel][tap]
+    mutable Room<T> beside;  // as [group][output channel][input channel][tap]
 
     explicit Summing(const Convolution& given) : c(given), phase(forward_phase(c)), groups(c.groups()) {
         inputs = c.w.extent[1], outputs = c.w.extent[0] / groups;
@@ -440,6 +438,7 @@ struct Summing {
     // One of the filter's output channels, from the sums that stand beside it.
     void finish(uint64_t number, const Access& access) const {
         const auto output = static_cast<int64_t>(number);
+        if (beside.empty()) return;  // the host had no memory
         c.w.check(access, true, "dw");
         for (int64_t input = 0; input < inputs; ++input)
             for (int64_t tap = 0; tap < taps; ++tap)

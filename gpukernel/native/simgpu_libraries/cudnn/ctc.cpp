@@ -51,7 +51,7 @@ class Sample {
         const auto at = [this](int64_t step, int64_t place) {
             return static_cast<size_t>(step * places_ + place);
         };
-        std::vector<double> before(static_cast<size_t>(steps_ * places_), NEVER);
+        Room<double> before(static_cast<size_t>(steps_ * places_), NEVER);
         for (int64_t step = 0; step < steps_; ++step)
             for (int64_t s = 0; s < places_; ++s) {
                 double sum = step ? before[at(step - 1, s)] : s < 2 ? 0 : NEVER;
@@ -62,7 +62,7 @@ class Sample {
         const double likelihood = log_sum(before[at(steps_ - 1, places_ - 1)],
                                           places_ > 1 ? before[at(steps_ - 1, places_ - 2)] : NEVER);
         // From the end: what follows a place, without its own probability.
-        std::vector<double> after(static_cast<size_t>(places_)), next(after.size(), NEVER),
+        Room<double> after(static_cast<size_t>(places_)), next(after.size(), NEVER),
             shares(static_cast<size_t>(loss_.symbols()));
         for (int64_t step = steps_ - 1; step >= 0; --step) {
             std::fill(shares.begin(), shares.end(), 0.0);
@@ -104,7 +104,7 @@ class Sample {
     const int64_t number_;
     const int* const label_;
     const int64_t places_, steps_;
-    std::vector<double> scales_;
+    Room<double> scales_;
 };
 
 void compute(const Access& access, const Loss& loss, int64_t number, const int* label, int64_t length,
@@ -158,7 +158,9 @@ int ctc_loss(Context context, Layout layout, uint64_t probabilities, const Ints&
              uint64_t slopes, int, const CtcForm* form, uint64_t, size_t) {
     const Loss loss = loss_of(layout, probabilities, costs, slopes_layout, slopes, form);
     if (!valid(loss)) return BAD_PARAM;
-    std::vector<int64_t> begins;
+    const Room<int> all(labels.begin(), labels.end()), lengths(label_lengths.begin(), label_lengths.end()),
+        steps(input_lengths.begin(), input_lengths.end());
+    Room<int64_t> begins;
     int64_t begin = 0, most = 0;
     for (size_t i = 0; i < label_lengths.size(); ++i) {
         if (!valid(loss, labels.data() + begin, label_lengths[i], input_lengths[i])) return BAD_PARAM;
@@ -169,10 +171,10 @@ int ctc_loss(Context context, Layout layout, uint64_t probabilities, const Ints&
     return submit(
         context, begins.size(),
         [=](uint64_t number, const Access& access) {
-            compute(access, loss, static_cast<int64_t>(number), labels.data() + begins[number],
-                    label_lengths[number], input_lengths[number]);
+            compute(access, loss, static_cast<int64_t>(number), all.data() + begins[number], lengths[number],
+                    steps[number]);
         },
-        static_cast<uint64_t>(most) * sizeof(double) + labels.size() * sizeof(int));
+        static_cast<uint64_t>(most) * sizeof(double));
 }
 
 // The labels and their lengths lie on the device, and may change until the work begins.
@@ -198,7 +200,7 @@ int ctc_loss_v8(Context context, int, const CtcForm* form, Layout layout, uint64
             const uint64_t from = labels + begin * sizeof(int),
                            bytes = static_cast<uint64_t>(length) * sizeof(int);
             access.check(from, bytes, false, "the labels");
-            std::vector<int> label(static_cast<size_t>(length));
+            Room<int> label(static_cast<size_t>(length));
             if (length) std::memcpy(label.data(), reinterpret_cast<const void*>(from), bytes);
             if (!valid(loss, label.data(), length, steps))
                 throw OutOfBounds{from, bytes, "a label or a length"};

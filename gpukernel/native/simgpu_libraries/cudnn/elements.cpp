@@ -27,7 +27,7 @@ int each(const Context& context, const Tensor (&from)[COUNT], const Tensor& to, 
          Function function) {
     for (const Tensor& tensor : from)
         if (!tensor.valid() || !tensor.spreads_to(to)) return BAD_PARAM;
-    std::vector<Tensor> all(from, from + COUNT);
+    Room<Tensor> all(from, from + COUNT);
     return submit(context, parts(to.count(), PIECE), [=](uint64_t number, const Access& access) {
         const int64_t first = static_cast<int64_t>(number) * PIECE,
                       count = std::min(PIECE, to.count() - first);
@@ -175,7 +175,7 @@ int softmax_forward(Context context, int algorithm, int mode, Scalar alpha, Layo
         to.check(access, true, "y");
         const Tensor* const places[2] = {&from, &to};
         Walk<2> walk(outer, places, first);
-        std::vector<double> values(static_cast<size_t>(terms));
+        Room<double> values(static_cast<size_t>(terms));
         for (int64_t k = 0; k < count; ++k, walk.next()) {
             double most = -INFINITY, sum = 0;
             Walk<2> along(inner, places, 0);

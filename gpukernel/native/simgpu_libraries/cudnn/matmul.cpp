@@ -92,9 +92,9 @@ struct Multiplication {
         const int64_t rows = std::min(side, p.m() - row), columns = std::min(side, p.n() - column);
         const int64_t m = length(0, p.m(), batch, access), n = length(1, p.n(), batch, access),
                       k = length(2, p.k(), batch, access);
-        std::vector<T> sums(static_cast<size_t>(rows * columns));
+        Room<T> sums(static_cast<size_t>(rows * columns));
         const int64_t most = std::min(k, MOST_TERMS);
-        std::vector<T> left(static_cast<size_t>(rows * most)), right(static_cast<size_t>(most * columns));
+        Room<T> left(static_cast<size_t>(rows * most)), right(static_cast<size_t>(most * columns));
         for (int64_t first = 0; first < k; first += most) {
             const int64_t terms = std::min(most, k - first);
             Part(p.a, batch_of(p.a, batch), row, first, rows, terms).read(left.data());

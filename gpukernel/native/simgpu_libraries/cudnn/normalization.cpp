@@ -477,9 +477,9 @@ int described(const Context& context, const NormalizationForm* form, int mode, L
     return SUCCESS;
 }
 // s = k + alpha / n * the sum of squares of the neighbours, for each channel at one place.
-std::vector<double> sums(const Across& a, const std::vector<double>& values) {
+Room<double> sums(const Across& a, const Room<double>& values) {
     const auto count = static_cast<int64_t>(values.size()), before = (a.form.channels - 1) / 2;
-    std::vector<double> all(values.size());
+    Room<double> all(values.size());
     for (int64_t c = 0; c < count; ++c) {
         double sum = 0;
         for (int64_t k = std::max<int64_t>(c - before, 0); k < std::min(c - before + a.form.channels, count);
@@ -489,8 +489,8 @@ std::vector<double> sums(const Across& a, const std::vector<double>& values) {
     }
     return all;
 }
-std::vector<double> channels_at(const Tensor& of, int64_t offset) {
-    std::vector<double> values(static_cast<size_t>(of.extent[1]));
+Room<double> channels_at(const Tensor& of, int64_t offset) {
+    Room<double> values(static_cast<size_t>(of.extent[1]));
     for (size_t c = 0; c < values.size(); ++c)
         values[c] = get(of, offset + static_cast<int64_t>(c) * of.stride[1]);
     return values;

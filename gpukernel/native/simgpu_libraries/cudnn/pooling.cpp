@@ -58,10 +58,10 @@ struct Windows {
     struct In {
         int64_t number, offset;  // in the input's plane, and in x
     };
-    std::vector<In> in;
-    std::vector<size_t> begin{0};
-    std::vector<double> terms;
-    std::vector<int64_t> out;
+    Room<In> in;
+    Room<size_t> begin{0};
+    Room<double> terms;
+    Room<int64_t> out;
 
     Windows(const Pooling& p, const Tensor& result, int64_t first, int64_t count) {
         for (int64_t place = first; place < first + count; ++place) {
@@ -168,14 +168,15 @@ int pooling_backward(Context context, const PoolingForm* form, Scalar alpha, Lay
     const Tensor slope = tensor_of(dy_layout, dy), to = tensor_of(dx_layout, dx);
     if (!slope.valid() || !to.valid() || !slope.same_extents(p.y) || !to.same_extents(p.x)) return BAD_PARAM;
     const double a = alpha, b = beta;
-    return submit(context, parts(p.planes(), p.planes_of_piece()), [=](uint64_t piece, const Access& access) {
+    const auto needed = static_cast<uint64_t>(p.inputs) * (sizeof(double) + sizeof(int64_t));
+    const auto run = [=](uint64_t piece, const Access& access) {
         const bool by_largest = p.mode == MAX || p.mode == MAX_DETERMINISTIC;
         if (by_largest) p.x.check(access, false, "x");
         slope.check(access, false, "dy");
         to.check(access, true, "dx");
         const int64_t width = p.planes_of_piece(), begin = static_cast<int64_t>(piece) * width,
                       planes = std::min(width, p.planes() - begin);
-        std::vector<double> sums(static_cast<size_t>(planes * p.inputs));
+        Room<double> sums(static_cast<size_t>(planes * p.inputs));
         with_element(p.x.type, [&]<class E>(E) {
             const auto* const base = reinterpret_cast<const typename E::Type*>(p.x.address);
             each_plane(p, slope, piece,
@@ -197,7 +198,7 @@ int pooling_backward(Context context, const PoolingForm* form, Scalar alpha, Lay
                            }
                        });
         });
-        std::vector<int64_t> places(static_cast<size_t>(p.inputs));
+        Room<int64_t> places(static_cast<size_t>(p.inputs));
         for (int64_t i = 0; i < p.inputs; ++i) places[static_cast<size_t>(i)] = p.offset_of(to, i);
         for (int64_t plane = begin; plane < begin + planes; ++plane) {
             const int64_t at = plane / p.x.extent[1] * to.stride[0] + plane % p.x.extent[1] * to.stride[1];
@@ -205,7 +206,8 @@ int pooling_backward(Context context, const PoolingForm* form, Scalar alpha, Lay
             for (int64_t i = 0; i < p.inputs; ++i)
                 blend(to, at + places[static_cast<size_t>(i)], sum[i], a, b);
         }
-    });
+    };
+    return submit(context, parts(p.planes(), p.planes_of_piece()), run, needed);
 }
 
 }  // namespace gpukernel::simgpu_libraries::cudnn

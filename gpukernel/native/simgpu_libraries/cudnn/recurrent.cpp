@@ -28,7 +28,7 @@ struct Recurrent {
     RecurrentForm form;
     int64_t gates = 1, hidden = 0, inputs = 0, directions = 1, layers = 1, steps = 0, batch = 0;
     bool biased = false;
-    std::vector<int32_t> lengths;
+    Room<int32_t> lengths;
     int32_t x_layout = 0, y_layout = 0;
     bool fills = false;
     uint64_t fill = 0;
@@ -92,7 +92,8 @@ int described(const Context& context, const RecurrentForm* form, const Sequences
     if (x->type != form->type || x->vector != form->inputs || x->batch <= 0 || x->steps <= 0 ||
         static_cast<int64_t>(x->lengths.size()) != x->batch)
         return BAD_PARAM;
-    r.steps = x->steps, r.batch = x->batch, r.lengths = x->lengths, r.x_layout = x->layout;
+    r.steps = x->steps, r.batch = x->batch, r.x_layout = x->layout;
+    r.lengths.assign(x->lengths.begin(), x->lengths.end());
     const auto products = static_cast<double>(r.gates * r.hidden) *
                           static_cast<double>(std::max(r.inputs, r.hidden * r.directions) + r.hidden);
     if (products * ROWS > MOST_OF_PIECE || products * static_cast<double>(r.batch) > 4 * MOST_OF_PIECE)
@@ -141,7 +142,7 @@ class Layers {
 
     void forward(int64_t layer, int64_t turn, int64_t first, int64_t count) const {
         const int64_t H = r_.hidden, G = r_.gates, width = r_.inputs_of(layer);
-        std::vector<T> x(static_cast<size_t>(count * width)), h(static_cast<size_t>(count * H)),
+        Room<T> x(static_cast<size_t>(count * width)), h(static_cast<size_t>(count * H)),
             u(static_cast<size_t>(count * G * H)), v(u.size());
         for (int64_t i = 0; i < count; ++i) {
             input(layer, r_.step_of(layer, turn, first + i), first + i, x.data() + i * width);
@@ -213,7 +214,7 @@ class Layers {
 
     void to_data(int64_t layer, int64_t turn, int64_t first, int64_t count) const {
         const int64_t H = r_.hidden, G = r_.gates, width = r_.inputs_of(layer);
-        std::vector<T> h(static_cast<size_t>(H)), through(static_cast<size_t>(count * H)),
+        Room<T> h(static_cast<size_t>(H)), through(static_cast<size_t>(count * H)),
             for_x(static_cast<size_t>(count * G * H)), for_h(for_x.size()),
             dx(static_cast<size_t>(count * width)), dh(static_cast<size_t>(count * H));
         const bool top = layer / r_.directions == r_.layers - 1;
@@ -310,7 +311,7 @@ class Layers {
     }
     void add_weights(int64_t layer, int64_t turn, int64_t first, int64_t count) const {
         const int64_t H = r_.hidden, G = r_.gates, width = r_.inputs_of(layer);
-        std::vector<T> x(static_cast<size_t>(count * width)), h(static_cast<size_t>(count * H)),
+        Room<T> x(static_cast<size_t>(count * width)), h(static_cast<size_t>(count * H)),
             for_x(static_cast<size_t>(count * G * H)), for_h(for_x.size());
         for (int64_t i = 0; i < count; ++i) {
             const int64_t row = first + i, step = r_.step_of(layer, turn, row);

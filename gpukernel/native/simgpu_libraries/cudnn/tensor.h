@@ -225,8 +225,9 @@ struct CallContext {
     CallContext(const Handle& handle, const char* name) : stream(handle.stream), name(name) {}
 };
 using Context = CallContext;  // as generated code calls it
-inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept = 0) {
-    return status_of(simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
+inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t needed = 0) {
+    return status_of(
+        simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), needed));
 }
 constexpr uint64_t parts(int64_t n, int64_t of) {
     return n <= 0 ? 0 : (static_cast<uint64_t>(n) - 1) / static_cast<uint64_t>(of) + 1;

@@ -139,7 +139,7 @@ int submit(const Pass& pass) {
     const auto tables = std::make_shared<Tables>();
     const auto run = [=](uint64_t piece, const Access& access) {
         const Line& line = tables->of(pass.n);
-        std::vector<Number> work(static_cast<size_t>(pass.n + line.scratch_size()));
+        Room<Number> work(static_cast<size_t>(pass.n + line.scratch_size()));
         const int64_t first = static_cast<int64_t>(piece) * at_once;
         for (int64_t i = first; i < std::min(first + at_once, lines); ++i)
             pass.run(i, line, work.data(), work.data() + pass.n, access);

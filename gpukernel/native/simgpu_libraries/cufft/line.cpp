@@ -38,7 +38,7 @@ Number times(Number a, Number b) {
     return {a.real() * b.real() - a.imag() * b.imag(), a.real() * b.imag() + a.imag() * b.real()};
 }
 
-bool smooth(int64_t n, std::vector<int>* factors = nullptr) {
+bool smooth(int64_t n, Room<int>* factors = nullptr) {
     for (const int factor : {4, 2, 3, 5, 7, 11, LARGEST_FACTOR})
         for (; n % factor == 0; n /= factor)
             if (factors) factors->push_back(factor);
@@ -111,7 +111,7 @@ Line::Line(int64_t n) : n_(n) {
     filter_.resize(length);
     for (size_t k = 0; k < static_cast<size_t>(n); ++k)
         filter_[k] = filter_[k ? length - k : 0] = std::conj(chirp_[k]);
-    std::vector<Number> scratch(length);
+    Room<Number> scratch(length);
     padded_->forward(filter_.data(), scratch.data());
     for (Number& one : filter_) one /= static_cast<double>(length);  // of the way back
 }

@@ -10,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "simgpu_libraries/room.h"
+
 namespace gpukernel::simgpu_libraries::cufft {
 
 using Number = std::complex<double>;
@@ -29,10 +31,10 @@ class Line {
     void as_convolution(Number* data, Number* scratch) const;
 
     int64_t n_;
-    std::vector<int> factors_;
-    std::vector<Number> roots_;  // exp(-2 pi i k / n)
+    Room<int> factors_;
+    Room<Number> roots_;  // exp(-2 pi i k / n)
     // Where a factor is too large: exp(-pi i k² / n), and the transform of its conjugate as a filter.
-    std::vector<Number> chirp_, filter_;
+    Room<Number> chirp_, filter_;
     std::unique_ptr<Line> padded_;
 };
 

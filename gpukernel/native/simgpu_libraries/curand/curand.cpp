@@ -114,7 +114,7 @@ int generate(StreamHandle& handle, Generator& generator, Kind kind, const Order&
     const auto piece = [=](uint64_t number, const Access& access) {
         const uint64_t first = number * AT_ONCE, count = std::min(AT_ONCE, order.count - first);
         access.check(order.to + first * bytes_of(kind), count * bytes_of(kind), true, "the output");
-        std::vector<uint32_t> bits(count * each);
+        Room<uint32_t> bits(count * each);
         simgpu_libraries::curand::fill(settings, begin + first * each, bits.data(), bits.size());
         write(kind, order, first, count, bits.data(), settings.seed);
     };

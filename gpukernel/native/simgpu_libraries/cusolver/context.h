@@ -109,7 +109,7 @@ class Copy {
   private:
     static bool is_finite(T one) { return std::isfinite(std::real(one)) && std::isfinite(std::imag(one)); }
     int64_t rows_;
-    std::vector<T> values_;
+    Room<T> values_;
 };
 
 template <class T>
@@ -119,10 +119,10 @@ void put(const Access& access, uint64_t address, const T* values, int64_t count,
     if (bytes) __builtin_memcpy(reinterpret_cast<void*>(address), values, bytes);
 }
 template <class T>
-std::vector<T> get(const Access& access, uint64_t address, int64_t count, const char* what) {
+Room<T> get(const Access& access, uint64_t address, int64_t count, const char* what) {
     const auto bytes = static_cast<uint64_t>(std::max<int64_t>(count, 0)) * sizeof(T);
     access.check(address, bytes, false, what);
-    std::vector<T> values(static_cast<size_t>(std::max<int64_t>(count, 1)));
+    Room<T> values(static_cast<size_t>(std::max<int64_t>(count, 1)));
     if (bytes) __builtin_memcpy(values.data(), reinterpret_cast<const void*>(address), bytes);
     return values;
 }
@@ -143,7 +143,7 @@ void with_workspace(Call call) {
     T size{};
     call(&size, -1);
     const int length = std::max(1, static_cast<int>(std::real(size)));
-    std::vector<T> work(static_cast<size_t>(length));
+    Room<T> work(static_cast<size_t>(length));
     call(work.data(), length);
 }
 

@@ -113,9 +113,9 @@ int lu(const Context& context, int64_t m, int64_t n, uint64_t A, int64_t lda, ui
                          const int mi = whole(m), ni = whole(n), la = a.ld();
                          int wrong = 0;
                          if (pivots) {
-                             std::vector<int> exchanged(static_cast<size_t>(std::max<int64_t>(least, 1)));
+                             Room<int> exchanged(static_cast<size_t>(std::max<int64_t>(least, 1)));
                              getrf(&mi, &ni, a.data(), &la, exchanged.data(), &wrong);
-                             const std::vector<Pivot> as_told(exchanged.begin(), exchanged.end());
+                             const Room<Pivot> as_told(exchanged.begin(), exchanged.end());
                              put(access, pivots, as_told.data(), least, "the pivots");
                          } else {
                              wrong = unpivoted(m, n, a);
@@ -139,7 +139,7 @@ int lu_solve(const Context& context, int trans, int64_t n, int64_t nrhs, uint64_
             const auto getrs = GPUKERNEL_BLAS(T, "getrs", const char*, const int*, const int*, const T*,
                                               const int*, const int*, T*, const int*, int*, size_t);
             Copy<T> a(access, A, lda, n, n, false, "A"), b(access, B, ldb, n, nrhs, true, "B");
-            std::vector<int> exchanged(static_cast<size_t>(std::max<int64_t>(n, 1)));
+            Room<int> exchanged(static_cast<size_t>(std::max<int64_t>(n, 1)));
             if (pivots) {
                 const auto told = get<Pivot>(access, pivots, n, "the pivots");
                 for (int64_t i = 0; i < n; ++i) {

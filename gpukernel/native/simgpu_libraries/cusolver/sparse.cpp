@@ -22,8 +22,8 @@ using cusparse::Indices;
 
 template <class Number>
 struct Row {
-    std::vector<int> columns;
-    std::vector<Number> values;
+    Room<int> columns;
+    Room<Number> values;
     Number right{};  // of the other side of the equation
 };
 
@@ -39,6 +39,7 @@ class Elimination {
   public:
     explicit Elimination(const System& system) : s_(system), triangle_(static_cast<size_t>(system.m)) {}
     bool done() const { return done_; }
+    bool given_up() const { return given_up_; }
     bool too_large() const { return entries_ > MOST_ENTRIES; }
     int singularity() const { return singularity_; }
     uint64_t host_bytes() const {
@@ -46,14 +47,22 @@ class Elimination {
     }
 
     void step(const Access& access) {
-        for (int64_t work = WORK_OF_A_PIECE; work > 0 && !done_ && !too_large();) {
-            if (current_.columns.empty() && next_ == s_.m) return solve(access);
-            if (current_.columns.empty()) work -= take_row(access);
-            if (!current_.columns.empty()) work -= rotate();
+        try {
+            work(access);
+        } catch (...) {
+            given_up_ = true;  // a row is half done
+            throw;
         }
     }
 
   private:
+    void work(const Access& access) {
+        for (int64_t left = WORK_OF_A_PIECE; left > 0 && !done_ && !too_large();) {
+            if (current_.columns.empty() && next_ == s_.m) return solve(access);
+            if (current_.columns.empty()) left -= take_row(access);
+            if (!current_.columns.empty()) left -= rotate();
+        }
+    }
     // The next row of the matrix, its columns in order and those that stand there twice added up.
     int64_t take_row(const Access& access) {
         const Indices offsets(access, s_.offsets, libraries::cusparse::INDEX_32, s_.base, s_.m + 1,
@@ -66,7 +75,7 @@ class Elimination {
         const auto at = [size](uint64_t array, int64_t i) {
             return reinterpret_cast<const char*>(array) + static_cast<uint64_t>(i) * size;
         };
-        std::vector<std::pair<int, Number>> row;
+        Room<std::pair<int, Number>> row;
         const int64_t begin = offsets.below(next_, s_.nnz + 1), end = offsets.below(next_ + 1, s_.nnz + 1);
         for (int64_t i = begin; i < end; ++i)
             row.emplace_back(static_cast<int>(columns.below(i, s_.m)),
@@ -121,7 +130,7 @@ class Elimination {
         return 64 + 4 * static_cast<int64_t>(its.columns.size());
     }
     void solve(const Access& access) {
-        std::vector<Number> x(static_cast<size_t>(s_.m));
+        Room<Number> x(static_cast<size_t>(s_.m));
         for (int i = s_.m - 1; i >= 0; --i) {
             const Row<Number>& row = triangle_[static_cast<size_t>(i)];
             if (row.columns.empty() || std::abs(row.values.front()) < s_.tolerance) singularity_ = i;
@@ -137,11 +146,11 @@ class Elimination {
     }
 
     const System s_;
-    std::vector<Row<Number>> triangle_;
+    Room<Row<Number>> triangle_;
     Row<Number> current_;
     int next_ = 0, singularity_ = -1;
     int64_t entries_ = 0;
-    bool done_ = false;
+    bool done_ = false, given_up_ = false;
 };
 
 template <class Number>
@@ -152,6 +161,7 @@ int run(const Handle& handle, const char* name, const System& system, int* singu
             handle.stream, name, 1, [=](uint64_t, const Access& access) { elimination->step(access); },
             elimination->host_bytes());
         if (result == CUDA_SUCCESS) result = synchronize(handle.stream);
+        if (result == CUDA_SUCCESS && elimination->given_up()) result = CUDA_ERROR_OUT_OF_MEMORY;
         if (result != CUDA_SUCCESS) return libraries::status_of(result);
         if (elimination->too_large()) {
             libraries::complain(std::string(name) + ": the factors of this matrix have more than " +

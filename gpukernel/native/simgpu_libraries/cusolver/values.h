@@ -32,9 +32,9 @@ int sytrd(const Context& context, int uplo, int64_t n, uint64_t A, int64_t lda, 
 // Workspaces of LAPACK's divide and conquer, by its documentation.
 template <class T>
 struct Divided {
-    std::vector<T> work;
-    std::vector<Real<T>> real_work;
-    std::vector<int> integers;
+    Room<T> work;
+    Room<Real<T>> real_work;
+    Room<int> integers;
     explicit Divided(int64_t n)
         : work(static_cast<size_t>(complex_type<T> ? 2 * n + n * n + 1 : 1 + 6 * n + 2 * n * n)),
           real_work(static_cast<size_t>(complex_type<T> ? 1 + 5 * n + 2 * n * n : 1)),
@@ -163,15 +163,15 @@ template <class T>
 void divide(const Singular& s, Copy<T>& a, Real<T>* values, Copy<T>& u, Copy<T>& vt, int& wrong) {
     const int m = whole(s.m), n = whole(s.n), la = a.ld(), lu = u.ld(), lv = vt.ld();
     const auto least = static_cast<size_t>(std::min(m, n)), most = static_cast<size_t>(std::max(m, n));
-    std::vector<int> integers(8 * least);
+    Room<int> integers(8 * least);
     with_workspace<T>([&](T* work, int size) {
         if constexpr (complex_type<T>) {
             const auto gesdd =
                 GPUKERNEL_BLAS(T, "gesdd", const char*, const int*, const int*, T*, const int*, Real<T>*, T*,
                                const int*, T*, const int*, T*, const int*, Real<T>*, int*, int*, size_t);
-            std::vector<Real<T>> reals(size < 0 ? 1
-                                                : std::max(5 * least * least + 5 * least,
-                                                           2 * most * least + 2 * least * least + least));
+            Room<Real<T>> reals(size < 0 ? 1
+                                         : std::max(5 * least * least + 5 * least,
+                                                    2 * most * least + 2 * least * least + least));
             gesdd(&s.u, &m, &n, a.data(), &la, values, u.data(), &lu, vt.data(), &lv, work, &size,
                   reals.data(), integers.data(), &wrong, 1);
         } else {

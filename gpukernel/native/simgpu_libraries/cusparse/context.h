@@ -21,20 +21,20 @@ struct SparseContext {
 };
 using Context = SparseContext;  // as generated code calls it
 
-inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t kept = 0) {
+inline int submit(const Context& context, uint64_t pieces, Piece piece, uint64_t needed = 0) {
     return libraries::status_of(
-        simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), kept));
+        simgpu_libraries::submit(context.stream, context.name, pieces, std::move(piece), needed));
 }
 
 template <class T>
-std::vector<T> copied(const Access& access, uint64_t address, int64_t count, const char* what) {
+Room<T> copied(const Access& access, uint64_t address, int64_t count, const char* what) {
     access.check(address, static_cast<uint64_t>(count) * sizeof(T), false, what);
-    std::vector<T> values(static_cast<size_t>(count));
+    Room<T> values(static_cast<size_t>(count));
     if (count) std::memcpy(values.data(), reinterpret_cast<const void*>(address), values.size() * sizeof(T));
     return values;
 }
 template <class T>
-void put(const Access& access, uint64_t address, const std::vector<T>& values, const char* what) {
+void put(const Access& access, uint64_t address, const Room<T>& values, const char* what) {
     access.check(address, values.size() * sizeof(T), true, what);
     if (!values.empty())
         std::memcpy(reinterpret_cast<void*>(address), values.data(), values.size() * sizeof(T));

@@ -39,7 +39,7 @@ void solve(const Access& access, int64_t m, int64_t columns, uint64_t dl, uint64
     const auto gtsv = GPUKERNEL_BLAS(T, "gtsv", const int*, const int*, T*, T*, T*, T*, const int*, int*);
     auto below = copied<T>(access, dl, m, "dl"), diagonal = copied<T>(access, d, m, "d"),
          above = copied<T>(access, du, m, "du");
-    std::vector<T> x;
+    Room<T> x;
     for (int64_t j = 0; j < columns; ++j) {
         const uint64_t from = B + static_cast<uint64_t>(j * ldb) * sizeof(T);
         access.check(from, static_cast<uint64_t>(m) * sizeof(T), true, "B");
@@ -104,8 +104,8 @@ struct Csr {
           rows(access, rows, INDEX_32, base_of(kind), m + 1, "the offsets"),
           columns(access, columns, INDEX_32, base_of(kind), count, "the columns") {}
     // The row's columns in order, each with the position of its element.
-    std::vector<std::pair<int64_t, int64_t>> row(int64_t number) const {
-        std::vector<std::pair<int64_t, int64_t>> found;
+    Room<std::pair<int64_t, int64_t>> row(int64_t number) const {
+        Room<std::pair<int64_t, int64_t>> found;
         const int64_t end = rows.below(number + 1, count + 1);
         for (int64_t i = rows.below(number, count + 1); i < end; ++i)
             found.emplace_back(columns.below(i, n), i);
@@ -130,7 +130,7 @@ int64_t rows_at_once(int64_t m, int64_t elements) {
     return std::clamp<int64_t>(POINTS_AT_ONCE / (elements / std::max<int64_t>(m, 1) + 1), 1, POINTS_AT_ONCE);
 }
 // Each row's elements of a sum, and then where the row begins.
-using Begins = std::shared_ptr<std::vector<int>>;
+using Begins = std::shared_ptr<Room<int>>;
 int count_rows(const Context& context, int64_t at_once, int64_t m, const std::function<Csr(const Access&)>& a,
                const std::function<Csr(const Access&)>& b, const Begins& begins, uint64_t kept) {
     int status = submit(
@@ -163,7 +163,7 @@ int count_of_sum(const Context& context, int64_t m, int64_t n, int kind_a, int64
     const auto b = [=](const Access& access) {
         return Csr(access, m, n, kind_b, count_b, rows_b, columns_b);
     };
-    const auto begins = std::make_shared<std::vector<int>>();
+    const auto begins = std::make_shared<Room<int>>();
     const uint64_t kept = static_cast<uint64_t>(m + 1) * sizeof(int);
     int status = count_rows(context, rows_at_once(m, count_a + count_b), m, a, b, begins, kept);
     if (!status)
@@ -189,7 +189,7 @@ int sum(const Context& context, int64_t m, int64_t n, const Scalar& alpha, int k
     const auto b = [=](const Access& access) {
         return Csr(access, m, n, kind_b, count_b, rows_b, columns_b);
     };
-    const auto begins = std::make_shared<std::vector<int>>();
+    const auto begins = std::make_shared<Room<int>>();
     const int64_t at_once = rows_at_once(m, count_a + count_b);
     const uint64_t kept = static_cast<uint64_t>(m + 1) * sizeof(int);
     if (const int status = count_rows(context, at_once, m, a, b, begins, kept)) return status;
@@ -204,8 +204,8 @@ int sum(const Context& context, int64_t m, int64_t n, const Scalar& alpha, int k
             access.check(values_b, static_cast<uint64_t>(count_b) * sizeof(T), false, "the values of B");
             const T x = alpha.get<T>(access), y = beta.get<T>(access);
             const int64_t from = static_cast<int64_t>(piece) * at_once, end = std::min(from + at_once, m + 1);
-            std::vector<int> offsets, columns;
-            std::vector<T> values;
+            Room<int> offsets, columns;
+            Room<T> values;
             for (int64_t row = from; row < end; ++row) {
                 offsets.push_back((*begins)[static_cast<size_t>(row)] + base_of(kind_c));
                 if (row < m)

@@ -44,15 +44,15 @@ class LineCounts {
   public:
     explicit LineCounts(int64_t lines) : lines_(static_cast<size_t>(lines)) {}
     std::atomic<int>* room() {
-        std::call_once(once_, [this] { counts_ = std::make_unique<std::atomic<int>[]>(lines_); });
-        return counts_.get();
+        std::call_once(once_, [this] { counts_ = std::make_unique<Room<std::atomic<int>>>(lines_); });
+        return counts_->data();
     }
-    const std::atomic<int>* get() const { return counts_.get(); }
+    const std::atomic<int>* get() const { return counts_ ? counts_->data() : nullptr; }
 
   private:
     size_t lines_;
     std::once_flag once_;
-    std::unique_ptr<std::atomic<int>[]> counts_;
+    std::unique_ptr<Room<std::atomic<int>>> counts_;
 };
 
 int32_t* writable(const Access& access, uint64_t array, int64_t first, int64_t end, const char* what) {
@@ -165,7 +165,7 @@ int sort_coo(const Context& context, bool by_row, int64_t count, uint64_t rows, 
     if (!count) return SUCCESS;
     const uint64_t first_of = by_row ? rows : columns, then_of = by_row ? columns : rows;
     // P is permuted where it lies, so its numbers are kept.
-    const auto numbers = std::make_shared<std::unique_ptr<int32_t[]>>();
+    const auto numbers = std::make_shared<Room<int32_t>>();
     const auto once = std::make_shared<std::once_flag>();
     const auto load = [=](int64_t first, int64_t end, Entry* entries, const Access& access) {
         const auto bytes = static_cast<uint64_t>(end - first) * 4, skipped = static_cast<uint64_t>(first) * 4;
@@ -177,8 +177,8 @@ int sort_coo(const Context& context, bool by_row, int64_t count, uint64_t rows, 
             entries[i] = {ordered(major[i]), ordered(minor[i]), static_cast<uint32_t>(i)};
         if (!P) return;
         access.check(P + skipped, bytes, false, "P");
-        std::call_once(*once, [&] { numbers->reset(new int32_t[static_cast<size_t>(count)]); });
-        std::memcpy(numbers->get() + first, reinterpret_cast<const void*>(P + skipped), bytes);
+        std::call_once(*once, [&] { numbers->resize(static_cast<size_t>(count)); });
+        std::memcpy(numbers->data() + first, reinterpret_cast<const void*>(P + skipped), bytes);
     };
     const auto store = [=](int64_t first, int64_t end, const Entry* entries, const Access& access) {
         int32_t* const major = writable(access, first_of, first, end, by_row ? "the rows" : "the columns");

@@ -66,7 +66,7 @@ int multiply_as(const Product& p) {
                 return static_cast<size_t>(row * columns + column);
             };
             const Place from(access, b, b.batch > 1 ? batch : 0, false, "B"), to(access, c, batch, true, "C");
-            std::vector<Number> given(static_cast<size_t>(inner * columns)),
+            Room<Number> given(static_cast<size_t>(inner * columns)),
                 sums(static_cast<size_t>(c.rows * columns));
             for (int64_t i = 0; i < inner; ++i)
                 for (int64_t j = 0; j < columns; ++j) {
@@ -190,7 +190,7 @@ CUresult from_dense(CUstream stream, const Sparse& sparse, const Dense& dense) {
                                ++i)
                               put(access, sparse.major, sparse.major_type, i, 0);
                       });
-    const auto places = std::make_shared<std::vector<std::atomic<int64_t>>>(chunks.count());
+    const auto places = std::make_shared<Room<std::atomic<int64_t>>>(chunks.count());
     CUresult result = submit(stream, name, chunks.count(), [=](uint64_t piece, const Access& access) {
         const Place from(access, dense, 0, false, "the matrix");
         int64_t here = 0;
@@ -330,8 +330,8 @@ class Rows {
     template <class Number, class Row>
     void each(uint64_t piece, const Access& access, bool with_values, Row row) const {
         const Elements a(access, a_, 0), b(access, b_, 0);
-        std::vector<int64_t> seen(static_cast<size_t>(b_.columns), -1), columns;
-        std::vector<Number> sums(with_values ? static_cast<size_t>(b_.columns) : 0);
+        Room<int64_t> seen(static_cast<size_t>(b_.columns), -1), columns;
+        Room<Number> sums(with_values ? static_cast<size_t>(b_.columns) : 0);
         const auto first = static_cast<int64_t>(piece) * at_once_;
         for (int64_t i = first; i < std::min(first + at_once_, a_.rows); ++i) {
             columns.clear();
@@ -358,8 +358,8 @@ class Rows {
 // Each row's elements.  There is room for them once the host's memory for it is the slice's.
 struct RowCounts {
     std::once_flag once;
-    std::vector<int64_t> all;
-    std::vector<int64_t>& of(int64_t rows) {
+    Room<int64_t> all;
+    Room<int64_t>& of(int64_t rows) {
         std::call_once(once, [&] { all.resize(static_cast<size_t>(rows)); });
         return all;
     }
@@ -371,7 +371,7 @@ CUresult count_rows(CUstream stream, const Rows& rows, int64_t of, const Counts&
     return submit(
         stream, "cusparseSpGEMM", rows.pieces(),
         [=](uint64_t piece, const Access& access) {
-            std::vector<int64_t>& found = counts->of(of);
+            Room<int64_t>& found = counts->of(of);
             rows.each<double>(piece, access, false, [&](int64_t row, const auto& columns, const auto&) {
                 found[static_cast<size_t>(row)] = static_cast<int64_t>(columns.size());
             });

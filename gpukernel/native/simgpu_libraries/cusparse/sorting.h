@@ -36,21 +36,21 @@ class Sorting {
     // Where a chunk's entries go before they are sorted, and that they are there.
     Entry* room() {
         std::call_once(once_, [this] {
-            for (auto& one : entries_) one.reset(new Entry[static_cast<size_t>(count_)]);
+            for (auto& one : entries_) one.resize(static_cast<size_t>(count_));
             counts_.resize(static_cast<size_t>(chunks_));
         });
-        return entries_[0].get();
+        return entries_[0].data();
     }
     void loaded() { ++loaded_; }
     // Whether all are: a piece that met a fault loads none.
     bool complete() const { return loaded_ == chunks_; }
-    const Entry* sorted() const { return entries_[now_].get(); }
+    const Entry* sorted() const { return entries_[now_].data(); }
 
     // The three steps for a digit, one after the other; the pieces of the first and the last are chunks.
     void count(unsigned digit, uint64_t chunk) {
         if (!complete()) return;
         std::array<uint32_t, VALUES> found{};
-        const Entry* const from = entries_[now_].get();
+        const Entry* const from = entries_[now_].data();
         for (int64_t i = first_of(chunk); i < end_of(chunk); ++i) ++found[digit_of(from[i], digit)];
         counts_[chunk] = found;
     }
@@ -69,8 +69,8 @@ class Sorting {
     void move(unsigned digit, uint64_t chunk) {
         if (!complete() || !moves_) return;
         std::array<uint32_t, VALUES> place = counts_[chunk];
-        const Entry* const from = entries_[from_].get();
-        Entry* const to = entries_[from_ ^ 1].get();
+        const Entry* const from = entries_[from_].data();
+        Entry* const to = entries_[from_ ^ 1].data();
         for (int64_t i = first_of(chunk); i < end_of(chunk); ++i)
             to[place[digit_of(from[i], digit)]++] = from[i];
     }
@@ -81,8 +81,8 @@ class Sorting {
     }
     const int64_t count_, chunks_;
     std::once_flag once_;
-    std::unique_ptr<Entry[]> entries_[2];
-    std::vector<std::array<uint32_t, VALUES>> counts_;
+    Room<Entry> entries_[2];
+    Room<std::array<uint32_t, VALUES>> counts_;
     std::atomic<int64_t> loaded_{0};
     unsigned now_ = 0, from_ = 0;
     bool moves_ = false;
@@ -111,7 +111,7 @@ inline int sort(const Context& context, int64_t count, unsigned lowest, Load loa
             status =
                 submit(context, chunks, [=](uint64_t chunk, const Access&) { sorting->move(digit, chunk); });
     }
-    // The memory of all counts as the last one's, from now on; without it everything is given up.
+    // Without memory for all of it everything is given up.
     if (!status)
         status = submit(
             context, chunks,

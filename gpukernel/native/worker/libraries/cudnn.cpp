@@ -295,6 +295,6 @@ CUresult result_of(int status) {
 }
 }  // namespace
 
-const LibraryCalls cudnn_calls{"libcudnn.so", create, run, result_of};
+const LibraryCalls cudnn_calls{"libcudnn.so", create, run, result_of, ALLOC_FAILED};
 
 }  // namespace gpukernel::worker

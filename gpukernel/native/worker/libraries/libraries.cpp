@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <sstream>
 
 #include "libraries/cublas/types.h"
@@ -129,7 +130,13 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     }
     session.lease().time_slicing.before_launch();
     session.memory_checks.apply(session.cuda().set_memory_check);
-    const int status = calls->run(in, function);
+    int status;
+    try {
+        status = calls->run(in, function);
+    } catch (const std::bad_alloc&) {
+        status = calls->no_memory;
+        in.reason = in.name + std::string(": the slice's host memory has no room for what it computes with");
+    }
     if (status) {
         outputs.clear();
         if (error.empty()) error = in.reason;
@@ -282,10 +289,13 @@ void* LibraryArguments::made(const char* create, const char* destroy, uint32_t k
 
 void* LibraryArguments::on_the_host(std::vector<char>& own, uint64_t size) {
     if (size <= own.size()) return size ? own.data() : nullptr;
-    if (size > HOST_ROOM || !object->charge.grow(object->charge.bytes() + size - own.size()))
-        return failed_ = true, nullptr;
-    // A call that was queued may still use what there was.
-    session_.wait([&] { return session_.cuda().cuStreamSynchronize(stream_); });
+    if (size > HOST_ROOM) return failed_ = true, nullptr;
+    // A call that was queued in any stream may still use what there was.
+    if (!own.empty()) session_.wait([&] { return session_.cuda().cuCtxSynchronize(); });
+    object->charge.shrink(object->charge.bytes() - own.size());
+    std::vector<char>().swap(own);
+    if (!object->charge.grow(object->charge.bytes() + size))
+        return no_room_ = true, reason = "the slice's host memory has no room for a workspace", fail();
     own.resize(size);
     return own.data();
 }
@@ -299,6 +309,7 @@ int LibraryArguments::lacking() { return lacks_ = true, Status::NOT_SUPPORTED; }
 
 int common_status(LibraryArguments& in, int status, const OwnStatuses& own) {
     if (in.lacks()) return Status::NOT_SUPPORTED;
+    if (in.no_room()) return in.own_status = own.alloc_failed, Status::ALLOC_FAILED;
     in.own_status = status;
     return !status                         ? Status::SUCCESS
            : status == own.not_initialized ? Status::NOT_INITIALIZED

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -115,7 +116,8 @@ class LibraryArguments {
         return on_the_host(object->estimates, count > 0 ? static_cast<uint64_t>(count) * sizeof(double) : 0);
     }
     bool failed() const { return failed_; }
-    bool lacks() const { return lacks_; }  // the library has no such function
+    bool lacks() const { return lacks_; }      // the library has no such function
+    bool no_room() const { return no_room_; }  // the lease's host memory has none for a workspace
     uint64_t word();
     const void* bytes(size_t size);  // padded to whole words
     HostInts ints();
@@ -139,7 +141,15 @@ class LibraryArguments {
         }
         if (!to_host_) return its(arguments...);
         int status = 0;
-        waiting([&] { status = its(arguments...); });
+        bool no_memory = false;  // thrown on when the wait is over
+        waiting([&] {
+            try {
+                status = its(arguments...);
+            } catch (const std::bad_alloc&) {
+                no_memory = true;
+            }
+        });
+        if (no_memory) throw std::bad_alloc();
         outputs_.assign(result_, result_ + result_bytes_);
         return status;
     }
@@ -161,7 +171,7 @@ class LibraryArguments {
     const CUstream stream_;
     std::vector<char>& outputs_;
     size_t at_ = 0, scalars_ = 0, result_bytes_ = 0, rooms_ = 0;
-    bool failed_ = false, to_host_ = false, lacks_ = false;
+    bool failed_ = false, to_host_ = false, lacks_ = false, no_room_ = false;
     alignas(16) char scalar_[MOST_SCALARS][SCALAR_BYTES];
     alignas(16) char result_[SCALAR_BYTES];
 };
@@ -184,6 +194,7 @@ struct LibraryCalls {
     int (*create)(LibraryArguments& in, MathLibrary& library, LibraryObject& object);
     int (*run)(LibraryArguments& in, uint32_t function);
     CUresult (*result_of)(int status) = nullptr;  // among the driver's errors, where they are not cuBLAS's
+    int no_memory = 3;  // what it answers where the host has no memory: ALLOC_FAILED
 };
 extern const LibraryCalls cublas_calls, cublaslt_calls, cudnn_calls, cufft_calls, cusolver_calls,
     cusparse_calls, curand_calls;
