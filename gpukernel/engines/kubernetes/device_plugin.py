@@ -59,6 +59,7 @@ class DevicePlugin:
     async def run(self, every: float = 5.0) -> None:
         """Serve, register again whenever the kubelet starts anew, and release what containers have left, until this is cancelled."""
         registered: tuple[int, int] | None = None
+        lister: tuple[int, int] | None = None
         async with listening(
             self._socket,
             lambda server: rpc.add_DevicePluginServicer_to_server(self, server),  # type: ignore[arg-type]
@@ -66,13 +67,17 @@ class DevicePlugin:
             while True:
                 await self._look()
                 kubelet = _identity(self._kubelet)
-                if kubelet is not None and kubelet != registered:
-                    self._slots.begin_anew()
-                    registered = kubelet if await self._register() else None
-                if not self._socket.exists():  # a kubelet that starts removes it: begin anew
+                # A kubelet that starts removes the plugin's socket before it makes its own: begin anew, or it would look for it in vain.
+                if not self._socket.exists():
                     return
+                if kubelet is not None and kubelet != registered:
+                    registered = kubelet if await self._register() else None
+                # It lists what containers have before it takes plugins.
+                if (known := _identity(self._pod_resources)) != lister:
+                    self._slots.begin_anew()
+                    lister = known
                 with contextlib.suppress(PoolError, grpc.aio.AioRpcError):
-                    await self._slots.sweep(self._in_use, _knows_all(kubelet, time.time()))
+                    await self._slots.sweep(self._in_use, _knows_all(lister, time.time()))
                 await asyncio.sleep(every)
 
     async def _look(self) -> None:

@@ -208,6 +208,7 @@ def running_node(plane: ControlPlane) -> Iterator[Node]:
             yield node
         finally:
             node.stop()
+            shutil.copytree(node.log, plane.home / NODE, symlinks=True)  # to be read after a failure
             shutil.rmtree(home, ignore_errors=True)
             if made:
                 folder.rmdir()

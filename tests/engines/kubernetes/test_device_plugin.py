@@ -37,7 +37,7 @@ class Kubelet:
         self.home, self._pool = home, pool
         self.registered: list[pb.RegisterRequest] = []
         self.containers: dict[str, list[str]] = {}
-        self.lists = 0
+        self.lists, self.in_vain = 0, 0
         (home / "plugins").mkdir()
         self.start()
 
@@ -59,6 +59,9 @@ class Kubelet:
         self._server.stop(None).wait()
 
     def Register(self, request: pb.RegisterRequest, context: Any) -> pb.Empty:
+        if not (self.home / "plugins" / request.endpoint).exists():
+            self.in_vain += 1
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "failed to dial device plugin")
         self.registered.append(request)
         return pb.Empty()
 
@@ -162,6 +165,7 @@ def test_plugin_and_kubelet_may_start_anew_and_slices_stay(kubelet: Kubelet, poo
     (lease,) = pool.live()
     kubelet.restart()
     eventually(lambda: len(kubelet.registered) > 1)
+    assert not kubelet.in_vain
     second = kubelet.plugin()  # beside the first, as while a DaemonSet is updated
     try:
         eventually(lambda: len(kubelet.registered) > 2)
