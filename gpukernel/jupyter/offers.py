@@ -82,7 +82,7 @@ class Offer:
         size = memory_words(self.memory_bytes)
         if self.free:
             return f"{size}, {self.free} free"
-        return f"{size}, would wait" + (f" behind {self.waiting}" if self.waiting else "")
+        return f"{size}, would wait behind {self.waiting}" if self.waiting else f"{size}, would wait"
 
 
 @dataclass(frozen=True)

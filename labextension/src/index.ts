@@ -15,7 +15,7 @@ import { ask } from './api';
 import { askForSize } from './dialogs';
 import { RING, sliceIcon } from './icon';
 import { Slices } from './model';
-import { showPlainNames } from './names';
+import { showPlainNames, translateNames } from './names';
 import { extendNewMenu } from './new_menu';
 import { Notices } from './notices';
 import { SlicesPanel } from './panel';
@@ -104,6 +104,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     toolbars: IToolbarWidgetRegistry | null
   ) => {
     speak(translator);
+    translateNames(app.serviceManager.kernelspecs);
     const slices = new Slices(app.serviceManager.events);
     const kernels = new OpenKernels(app, [notebooks, consoles]);
     const nameOf = (kernel: string) => kernels.nameOf(kernel);

@@ -6,7 +6,7 @@ import { chart } from './chart';
 import { sliceIcon } from './icon';
 import { IKernelStatus, ILeaseStatus, IOtherLease } from './kernel_status';
 import { duration, hoursInWords, percent, size, Slices } from './model';
-import { __, said, sentence } from './texts';
+import { __, said, sentence, sentences } from './texts';
 
 /** What a card shows: figures that change all the time, what to do, and buttons. */
 interface ICard {
@@ -132,8 +132,8 @@ export class SlicesPanel extends Widget {
     if (kernel.state === 'waiting') {
       const about = kernel.estimate_seconds >= 0 ? __(', about %1 to go', duration(kernel.estimate_seconds)) : '';
       const place = kernel.position ? __('Position %1 in the queue%2.', kernel.position, about) : __('Asking the pool …');
-      const held = kernel.sentence ? `${sentence(said(kernel.sentence))} ` : '';
-      words = `${place} ${held}${__('The kernel runs; its first use of CUDA waits.')}`;
+      const held = kernel.sentence ? sentence(said(kernel.sentence)) : '';
+      words = sentences(place, held, __('The kernel runs; its first use of CUDA waits.'));
     } else if (!live) {
       words = sentence(said(kernel.sentence) || __('No slice now'));
     }

@@ -32,6 +32,9 @@ export const SAID = [
   'The pool is slow to answer.',
   'the pool is slow to answer',
   'the pool is away',
+  '%1, %2 free',
+  '%1, would wait behind %2',
+  '%1, would wait',
   'No pool answers at %1; start one with “gpukernel up”, or name another with --pool or GPUKERNEL_POOL.',
   'The GPU pool does not answer now; what runs on a slice goes on. If this lasts, tell whoever runs this JupyterHub.',
   'All devices are in use now.',
@@ -100,4 +103,9 @@ export const said: (sentence: string) => string = translator(SAID);
 /** `words` as a sentence: those that are none yet get a capital letter and a full stop; one that is may begin with somebody's name. */
 export function sentence(words: string): string {
   return /[.。！!？?]$/.test(words) ? words : `${words.charAt(0).toUpperCase()}${words.slice(1)}${__('.')}`;
+}
+
+/** Several sentences, one behind the other; empty ones are left out. */
+export function sentences(...all: string[]): string {
+  return all.filter(Boolean).reduce((one, next) => __('%1 %2', one, next));
 }

@@ -248,7 +248,11 @@ def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibilit
     own_pool.gpukernel("quota", "set", "person:*", "gpu_hours_per_week=9")
     with Server(tmp_path, environment, options, application="jupyterlab") as server, browser_page() as page:
         lab = Lab(page, server)
+        free = lab.card("V100 × 0.25")
+        expect(free).to_contain_text("空闲 4 个" if chinese else "4 free")
+        assert ("free" in free.inner_text()) != chinese
         lab.start("V100 × 0.02", 0)
+        expect(page.locator(".jp-Toolbar-kernelName:visible")).to_have_text("V100 × 0.02")
         lab.cell(HOLD)
         expect(lab.output("held")).to_be_visible()
         panel = lab.show_panel()

@@ -259,6 +259,10 @@
   align-items: center;
 }
 
+.gpukernel-size .jp-select-wrapper {
+  margin-bottom: 0;
+}
+
 .gpukernel-size-words {
   min-height: 1.4em;
   color: var(--jp-ui-font-color2);
