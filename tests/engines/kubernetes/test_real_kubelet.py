@@ -17,9 +17,11 @@ from tests.engines.kubernetes.control_plane import NODE, ControlPlane
 from tests.engines.kubernetes.real_node import Node, running_node
 from tests.engines.kubernetes.test_scheduler import Pods, classes
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(3000)
 
 MIB = 2**20
+PATIENCE = 300.0
+"""Seconds for what a kubelet does by the way: it waits longer after each try that failed."""
 NAME = "gpukernel.io/v100-slice"
 CDI, CLAIMS = "/run/cdi", "/run/gpukernel-claims"
 # What CUDA and NVML say of the memory, and then it waits for its end.
@@ -71,7 +73,7 @@ class NodePods(Pods):
         self.template("slice", "655Mi")
         claims = [{"name": "gpu", "resourceClaimTemplateName": "slice"}]
         self.run(name, resources={"claims": [{"name": "gpu"}]}, resourceClaims=claims)
-        told = eventually(lambda: self.get(name)["status"].get("resourceClaimStatuses"), seconds=60)
+        told = eventually(lambda: self.get(name)["status"].get("resourceClaimStatuses"), seconds=PATIENCE)
         return str(self._cluster.get(told[0]["resourceClaimName"]).metadata.uid)
 
     def container(self, name: str) -> str:
@@ -115,7 +117,7 @@ class Plugin:
         return self.log.read_text().count("the kubelet has registered") if self.log.exists() else 0
 
     def wait_for(self, times: int) -> None:
-        eventually(lambda: self.registered() >= times, seconds=120)
+        eventually(lambda: self.registered() >= times, seconds=PATIENCE)
 
     def kill(self) -> None:
         self.process.kill()
@@ -142,8 +144,8 @@ def running_pods(plane: ControlPlane, cluster: Cluster, pool: Pool) -> Iterator[
     names = [one["metadata"]["name"] for one in plane.ask("GET", made.path).json()["items"]]
     for name in names:
         made.end(name)
-    eventually(lambda: all(map(made.is_gone, names)), seconds=120)
-    eventually(lambda: not cluster.claims(), seconds=60)
+    eventually(lambda: all(map(made.is_gone, names)), seconds=PATIENCE)
+    eventually(lambda: not cluster.claims(), seconds=PATIENCE)
 
 
 @pytest.fixture
@@ -161,14 +163,14 @@ def test_a_pod_of_the_kubelet_sees_its_slice_and_gives_it_back(
     pool: Pool, node: Node, pods: NodePods, plugin: Plugin
 ) -> None:
     first, second = pods.claim("first"), pods.claim("second")
-    eventually(lambda: pods.container("first") and pods.container("second"), seconds=180)
+    eventually(lambda: pods.container("first") and pods.container("second"), seconds=PATIENCE)
     assert pods.get("first")["spec"]["nodeName"] == NODE
     for name, uid in (("first", first), ("second", second)):
-        eventually(lambda name=name: node.output(pods.get(name)) == SEEN, seconds=60)
+        eventually(lambda name=name: node.output(pods.get(name)) == SEEN, seconds=PATIENCE)
         assert [one.slices[0].memory_bytes for one in of(pool, uid)] == [655 * MIB]
     assert node.files(CDI) == sorted(f"gpukernel.io-claim_{one}.json" for one in (first, second))
     pods.end("first")
-    eventually(lambda: pods.is_gone("first"), seconds=60)
+    eventually(lambda: pods.is_gone("first"), seconds=PATIENCE)
     began = time.monotonic()
     eventually(lambda: [one.key.partition(".")[0] for one in pool.live()] == [second], seconds=5)
     print(f"free {time.monotonic() - began:.2f} s after its pod")
@@ -180,20 +182,20 @@ def test_a_kubelet_that_is_killed_finds_its_pods_and_makes_no_second_lease(
     pool: Pool, node: Node, pods: NodePods, plugin: Plugin
 ) -> None:
     uid = pods.claim("stays")
-    before = eventually(lambda: pods.container("stays"), seconds=180)
-    eventually(lambda: node.output(pods.get("stays")) == SEEN, seconds=60)
+    before = eventually(lambda: pods.container("stays"), seconds=PATIENCE)
+    eventually(lambda: node.output(pods.get("stays")) == SEEN, seconds=PATIENCE)
     known = plugin.registered()
     node.kill_kubelet()
     node.start_kubelet()
     plugin.wait_for(known + 1)
     other = pods.claim("later")  # whose start shows that it has looked at its pods
-    eventually(lambda: node.output(pods.get("later")) == SEEN, seconds=180)
+    eventually(lambda: node.output(pods.get("later")) == SEEN, seconds=PATIENCE)
     assert pods.container("stays") == before
     assert [len(of(pool, one)) for one in (uid, other)] == [1, 1]
     node.kill_kubelet()
     pods.end("stays")
     node.start_kubelet()
-    eventually(lambda: pods.is_gone("stays"), seconds=120)
+    eventually(lambda: pods.is_gone("stays"), seconds=PATIENCE)
     eventually(lambda: [one.key.partition(".")[0] for one in pool.live()] == [other], seconds=5)
 
 
@@ -201,17 +203,17 @@ def test_pods_go_on_without_the_plugin_and_end_once_it_is_back(
     pool: Pool, node: Node, pods: NodePods, plugin: Plugin
 ) -> None:
     uid = pods.claim("stays")
-    before = eventually(lambda: pods.container("stays"), seconds=180)
+    before = eventually(lambda: pods.container("stays"), seconds=PATIENCE)
     plugin.kill()
     waiting = pods.claim("waits")
     pods.end("stays")
-    eventually(lambda: not node.runs(before), seconds=60)
-    eventually(lambda: "FailedPrepareDynamicResources" in pods.events("waits"), seconds=60)
+    eventually(lambda: not node.runs(before), seconds=PATIENCE)
+    eventually(lambda: "FailedPrepareDynamicResources" in pods.events("waits"), seconds=PATIENCE)
     assert not pods.is_gone("stays")
     assert len(of(pool, uid)) == 1
     plugin.start()
-    eventually(lambda: node.output(pods.get("waits")) == SEEN, seconds=180)
-    eventually(lambda: pods.is_gone("stays"), seconds=180)
+    eventually(lambda: node.output(pods.get("waits")) == SEEN, seconds=PATIENCE)
+    eventually(lambda: pods.is_gone("stays"), seconds=PATIENCE)
     eventually(lambda: [one.key.partition(".")[0] for one in pool.live()] == [waiting], seconds=5)
     assert node.files(CLAIMS).count("lease") == 1
 
@@ -220,10 +222,10 @@ def test_a_name_in_limits_is_prepared_by_the_kubelet(
     pool: Pool, node: Node, pods: NodePods, plugin: Plugin
 ) -> None:
     pods.run("by-name", resources={"limits": {NAME: "1"}})
-    eventually(lambda: node.output(pods.get("by-name")) == SEEN, seconds=180)
+    eventually(lambda: node.output(pods.get("by-name")) == SEEN, seconds=PATIENCE)
     assert len(pool.live()) == 1
     pods.end("by-name")
-    eventually(lambda: pods.is_gone("by-name"), seconds=60)
+    eventually(lambda: pods.is_gone("by-name"), seconds=PATIENCE)
     eventually(lambda: not pool.promised(), seconds=5)
 
 
@@ -233,20 +235,20 @@ def test_the_kubelet_counts_slots_of_the_device_plugin(
     words = ("device-plugin", "--model", "v100", "--share", "0.02", "--slots", "2", "--node", NODE)
     slots = Plugin(cluster, pool, node, *words)
     try:
-        eventually(lambda: node.status()["allocatable"].get(NAME) == "2", seconds=60)
+        eventually(lambda: node.status()["allocatable"].get(NAME) == "2", seconds=PATIENCE)
         with running_pods(plane, cluster, pool) as pods:
             pods.run("first", resources={"limits": {NAME: "1"}})
-            eventually(lambda: node.output(pods.get("first")) == SEEN, seconds=180)
+            eventually(lambda: node.output(pods.get("first")) == SEEN, seconds=PATIENCE)
             (lease,) = pool.live()
             assert lease.holder.person == f"node:{NODE}"
             node.kill_kubelet()
             node.start_kubelet()
             slots.wait_for(2)
             pods.run("second", resources={"limits": {NAME: "1"}})
-            eventually(lambda: node.output(pods.get("second")) == SEEN, seconds=180)
+            eventually(lambda: node.output(pods.get("second")) == SEEN, seconds=PATIENCE)
             live = [one.id for one in pool.live()]
             assert len(live) == 2
             assert lease.id in live
-        eventually(lambda: not pool.promised(), seconds=60)
+        eventually(lambda: not pool.promised(), seconds=PATIENCE)
     finally:
         slots.kill()
