@@ -128,7 +128,7 @@ class Plugin:
 def plugin(cluster: Cluster, pool: Pool, node: Node) -> Iterator[Plugin]:
     """The plugin of claims, and the controller."""
     with cluster.running(pool, "controller", "--every", "0.3"):
-        eventually(cluster.slices)
+        eventually(cluster.slices, seconds=PATIENCE)
         made = Plugin(cluster, pool, node, "node")
         yield made
         made.kill()
