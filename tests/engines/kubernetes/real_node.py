@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -184,9 +185,26 @@ class Node:
             self.kubelet.wait(60)
         for name in self._ctr("task", "ls", "--quiet").stdout.split():
             self._ctr("task", "delete", "--force", name)
+        left = _sharing_mounts(self._runtime.pid) - {self._runtime.pid}
         self._runtime.terminate()
         self._runtime.wait(60)
+        for one in left:  # what containerd leaves running for pods
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(one, signal.SIGKILL)
+        for folder in [Path("/sys/fs/cgroup/k8s.io"), *Path("/sys/fs/cgroup").glob("*/k8s.io")]:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
         self.plane.ask("DELETE", f"/api/v1/nodes/{NODE}")
+
+
+def _sharing_mounts(process: int) -> set[int]:
+    """Return the processes in the mount namespace of one; none where that is this process's own."""
+    found: dict[str, set[int]] = {}
+    for link in Path("/proc").glob("[0-9]*/ns/mnt"):
+        with contextlib.suppress(OSError):
+            found.setdefault(os.readlink(link), set()).add(int(link.parts[2]))
+    (members,) = [one for one in found.values() if process in one]
+    return set() if os.getpid() in members else members
 
 
 @contextlib.contextmanager
