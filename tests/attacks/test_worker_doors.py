@@ -19,7 +19,7 @@ import pytest
 
 from gpukernel.remoting import tls
 from tests.conftest import eventually
-from tests.remoting.conftest import Worker, worker
+from tests.remoting.conftest import WITHOUT_SANITIZER, Worker, worker
 
 SILENT = 140
 """More than the 128 places that strangers once shared with programs."""
@@ -130,6 +130,7 @@ def test_a_stranger_who_comes_again_and_again_does_not_keep_a_program_out() -> N
     asyncio.run(story())
 
 
+@WITHOUT_SANITIZER  # its library opens files of its own
 def test_where_descriptors_run_out_the_worker_rests_and_then_serves_on() -> None:
     """Its limit is lowered while it runs, so that the next connection is one too many."""
 

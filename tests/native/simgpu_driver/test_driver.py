@@ -358,7 +358,8 @@ def test_every_name_of_cuda_h_is_exported_and_what_is_lacking_says_so_once() -> 
     names = {line.split()[-1] for line in symbols.stdout.splitlines()}
     # Its own names: time slicing pauses kernels (common/execution_gate.h), the worker says how accesses are checked
     # (common/memory_check.h), bounds host memory, and cancels the work of programs that are gone (common/cancellation.h), and asks about kernels (common/kernel_table.h), and names the range that a program marks; NVTX
-    # finds its own entry; math libraries put work of theirs into its streams (simgpu_libraries/device_work.h).
+    # finds its own entry; math libraries put work of theirs into its streams (simgpu_libraries/device_work.h),
+    # and are charged for what they compute with; the worker ends a heap with its program (worker/server/driver.h).
     assert {name for name in names if not name.startswith("cu")} == {
         "InitializeInjectionNvtx2",
         "gpukernel_end_program",
@@ -369,7 +370,9 @@ def test_every_name_of_cuda_h_is_exported_and_what_is_lacking_says_so_once() -> 
         "gpukernel_set_range",
         "gpukernel_simgpu_bound",
         "gpukernel_simgpu_clear_heap",
+        "gpukernel_simgpu_give_back",
         "gpukernel_simgpu_run",
+        "gpukernel_simgpu_take",
         "gpukernel_work_for",
     }
     assert len(names) > 600
