@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.pools import _database, postgresql
+from benchmarks.pools import new_database, postgresql
 from benchmarks.report import Table
 from tests.attacks.test_event_loop import flood_a_pool
 
@@ -28,7 +28,7 @@ async def measure() -> list[Table]:
     await _add(table, "SQLite")
     with postgresql() as address:
         for number in range(2 * ROUNDS):
-            _database(address, f"pauses{number}")
+            new_database(address, f"pauses{number}")
         await _add(table, "PostgreSQL", address)
     return [table]
 

@@ -166,8 +166,10 @@ async def _cycle(manager: LeaseManager, key: str, server: str) -> None:
 def budgets(count: int, processors: float) -> Iterator[list[Path]]:
     """Make `count` groups that get so many processors each, and yield the files that take the numbers of their processes.
 
-    Raises:
-        OSError: This account may make no groups, or the system has none.
+    Raises
+    ------
+    OSError
+        This account may make no groups, or the system has none.
     """
     made: list[Path] = []
     quota = round(processors * PERIOD_MICROSECONDS)
@@ -239,7 +241,7 @@ class Process:
         await self._program.wait()
 
 
-def _database(address: str, name: str) -> str:
+def new_database(address: str, name: str) -> str:
     """Make a database; return its address."""
     server = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
     with server.connect() as db:
@@ -253,7 +255,7 @@ async def running(
     address: str, name: str, count: int, *, each_waits: bool = False
 ) -> AsyncIterator[list[Process]]:
     """Run `count` pools on a new database."""
-    url = _database(address, name)
+    url = new_database(address, name)
     found = [await Process.start(url, number, each_waits=each_waits) for number in range(count)]
     await asyncio.sleep(SETTLE_SECONDS)
     try:
@@ -367,7 +369,7 @@ async def measure() -> list[Table]:
     with postgresql() as address:
         granted = await _for_a_client(address)
         for count in (2, 3):
-            found = await _following(_database(address, f"followed{count}"), count)
+            found = await _following(new_database(address, f"followed{count}"), count)
             followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
         await _count_rows(address, beats)
         await _add_rates(address, rates)

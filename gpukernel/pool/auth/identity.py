@@ -304,7 +304,7 @@ class Identity:
             raise Refused(
                 "closed",
                 f"The {f'server “{name}”' if name else 'default server'} of {caller.name} is closed in this pool, or its token was revoked, "
-                "and JupyterHub's token of it counts no more; start the server again.",
+                "and JupyterHub's token of it counts no more; start the server again, for a course.",
             )
         return caller
 

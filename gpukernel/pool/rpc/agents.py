@@ -49,7 +49,7 @@ STATUSES = {
     "bound": grpc.StatusCode.PERMISSION_DENIED,
     "epoch": grpc.StatusCode.INVALID_ARGUMENT,
 }
-"""What refusals are for good; all others are for now."""
+"""Statuses of the refusals that are for good; all others are for now."""
 
 FAULTS_SECONDS = 1.0
 """Seconds for which nothing more is read of an agent that has said other faults than before, or that its server ends: each is written down."""

@@ -119,9 +119,9 @@ bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
 
 void Lease::reset_limits() {
     cuda.clear_heap();
-    for (auto [limit, value] : usual_limits)
-        if (cuda.cuCtxSetLimit(limit, value) == CUDA_SUCCESS) set_aside(limit, 0);
-    usual_limits.clear();
+    std::erase_if(usual_limits, [this](const auto& usual) {
+        return cuda.cuCtxSetLimit(usual.first, usual.second) == CUDA_SUCCESS && set_aside(usual.first, 0);
+    });
 }
 
 bool Lease::begin_release(CUdeviceptr address, const void* owner) {

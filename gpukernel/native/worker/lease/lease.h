@@ -108,7 +108,8 @@ class Lease {
     // Charges what a limit of the context sets aside (the heap of malloc() on the device, its printf buffer).
     bool set_aside(CUlimit limit, uint64_t bytes);
     std::map<CUlimit, size_t> usual_limits;  // the defaults of changed limits; under `allocation_mutex`
-    // For the next program, where there is no other; what the driver keeps larger stays charged.
+    // For the next program, where there is no other; what the driver keeps larger stays charged, and is tried
+    // again.
     void reset_limits();
 
     // --- virtual memory ---
