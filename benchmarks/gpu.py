@@ -46,6 +46,7 @@ FIGURES = (
     "training_step",
 )
 ROUNDS = 15
+PROGRAM_SECONDS = 120
 NETWORK = (
     (1.0, 1),
     (0.1, 1),
@@ -109,7 +110,11 @@ async def figures(program: str, environment: Mapping[str, str], *words: str) -> 
     process = await asyncio.create_subprocess_exec(
         *command, env=dict(environment), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
-    said, errors = await process.communicate()
+    try:
+        said, errors = await asyncio.wait_for(process.communicate(), PROGRAM_SECONDS)
+    except TimeoutError:
+        process.kill()
+        raise RuntimeError(f"{' '.join(command)} did not end within {PROGRAM_SECONDS} s") from None
     if process.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {said.decode()}{errors.decode()}")
     return dict(json.loads(said.decode().splitlines()[-1]))
@@ -207,16 +212,19 @@ def main() -> None:
         inventory = simulated(SIMULATED) if SIMULATED else real()
     except NoDevices as error:
         raise SystemExit(f"make gpu needs an NVIDIA GPU: {error}") from None
-    tables = [tests()]
+    tables = [] if "--no-tests" in sys.argv[1:] else [tests()]
 
     async def measure() -> None:
         with EmbeddedPool(SIMULATED, tcp_host="127.0.0.1", options=("--direct",)) as pool:
             for part in (calls, network, frameworks):
                 print(f"{part.__name__} …", file=sys.stderr, flush=True)
                 try:
-                    tables.extend(await part(pool))
+                    found = await part(pool)
                 except RuntimeError as error:  # the other parts' figures are worth having all the same
-                    tables.append(Table(part.__name__, ["failed"], [[" ".join(str(error).split())[-600:]]]))
+                    found = [Table(part.__name__, ["failed"], [[" ".join(str(error).split())[-600:]]])]
+                for table in found:
+                    print(table.markdown(), file=sys.stderr, flush=True)
+                tables.extend(found)
 
     asyncio.run(measure())
     device = inventory.devices[0]

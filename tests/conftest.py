@@ -17,6 +17,7 @@ import pytest
 from gpukernel.client.pool import PoolClient, resolve_address
 from gpukernel.common.model import Device, Lease, Waiting
 from gpukernel.embedded import EmbeddedPool
+from tests.real_gpu import REAL
 
 # Whoever starts the tests in the background of a script has them ignore Ctrl-C, and so would every program that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -110,14 +111,14 @@ def eventually(what: Callable[[], T], seconds: float = 30) -> T:
 @pytest.fixture(scope="session")
 def shared_pool() -> Iterator[Pool]:
     """A pool for tests that take little and give it back."""
-    with Pool("v100:2", tcp_host="127.0.0.1") as pool:
+    with Pool("" if REAL else "v100:2", tcp_host="127.0.0.1") as pool:
         yield pool
 
 
 @pytest.fixture
 def own_pool(tmp_path: Path) -> Iterator[Pool]:
     """A pool with one V100 that a test may fill, kill and start again."""
-    with Pool("v100:1", tmp_path / "state", tcp_host="127.0.0.1") as pool:
+    with Pool("" if REAL else "v100:1", tmp_path / "state", tcp_host="127.0.0.1") as pool:
         yield pool
 
 

@@ -27,7 +27,14 @@ def inventory() -> Inventory:
 
 @pytest.fixture(scope="session")
 def gpu_pool(inventory: Inventory) -> Iterator[Pool]:
-    with Pool(SIMULATED, tcp_host="127.0.0.1", options=("--direct",)) as pool:
+    with Pool(SIMULATED, tcp_host="127.0.0.1") as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def direct_pool(inventory: Inventory) -> Iterator[Pool]:
+    """A pool with direct mode, whose agent stops other people's processes on its devices: no other test may run beside it."""
+    with Pool(SIMULATED, options=("--direct",)) as pool:
         yield pool
 
 

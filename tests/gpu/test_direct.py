@@ -19,10 +19,10 @@ def run(pool: Pool, name: str, share: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_pytorch_trains_and_sees_only_its_slice(
-    gpu_pool: Pool, inventory: Inventory, needs: Callable[[str], None]
+    direct_pool: Pool, inventory: Inventory, needs: Callable[[str], None]
 ) -> None:
     needs("torch")
-    done = run(gpu_pool, "torch_train.py", "0.1")
+    done = run(direct_pool, "torch_train.py", "0.1")
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["loss_at_the_end"] < seen["loss_at_the_beginning"] / 2
@@ -31,9 +31,9 @@ def test_pytorch_trains_and_sees_only_its_slice(
     assert seen["afterwards"] == "works"
 
 
-def test_jax_computes(gpu_pool: Pool, needs: Callable[[str], None]) -> None:
+def test_jax_computes(direct_pool: Pool, needs: Callable[[str], None]) -> None:
     needs("jax")
-    done = run(gpu_pool, "jax_step.py", "0.1")
+    done = run(direct_pool, "jax_step.py", "0.1")
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["platform"] == "gpu"

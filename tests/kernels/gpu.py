@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import shutil
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,30 @@ def ok(result: Any) -> Any:
 
 
 def include_folders() -> list[str]:
-    """Return the folders where NVIDIA's wheels keep the headers that kernels may include."""
-    found = []
-    for package in ("nvidia.cuda_runtime", "nvidia.cuda_cccl", "nvidia.cuda_nvcc"):
-        spec = find_spec(package)
-        assert spec is not None
-        assert spec.submodule_search_locations
-        found.append(str(Path(spec.submodule_search_locations[0], "include")))
-    return found
+    """Return the folders of the headers that kernels may include: of NVIDIA's wheels of CUDA 12 or 13, else of the toolkit with ``nvcc``."""
+    places = find_spec("nvidia")
+    wheels = [Path(place) for place in (places.submodule_search_locations if places else None) or ()]
+    found = [
+        folder / name / "include"
+        for folder in wheels
+        for name in ("cuda_runtime", "cuda_cccl", "cuda_nvcc", "cu13")
+    ]
+    if nvcc := shutil.which("nvcc"):
+        found.append(Path(nvcc).resolve().parents[1] / "include")
+    return [str(one) for folder in found for one in (folder, folder / "cccl") if one.is_dir()]
+
+
+def known_to_nvrtc(architecture: str) -> str:
+    """Return `architecture`, or the oldest one that this NVRTC compiles for: that of CUDA 13 begins with ``compute_75``."""
+    oldest = min(ok(nvrtc.nvrtcGetSupportedArchs()))
+    number = int("".join(filter(str.isdigit, architecture)))
+    return architecture if number >= oldest else f"compute_{oldest}"
 
 
 def compile_cuda(source: str, name: str, architecture: str = "compute_70", *options: str) -> bytes:
     """PTX of a CUDA C++ text."""
     program = ok(nvrtc.nvrtcCreateProgram(source.encode(), name.encode(), 0, [], []))
-    flags = [f"--gpu-architecture={architecture}", "--std=c++17", *options]
+    flags = [f"--gpu-architecture={known_to_nvrtc(architecture)}", "--std=c++17", *options]
     flags += [f"--include-path={folder}" for folder in include_folders()]
     (code,) = nvrtc.nvrtcCompileProgram(program, len(flags), [f.encode() for f in flags])
     if int(code):

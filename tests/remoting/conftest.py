@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from gpukernel import native
 from gpukernel.remoting.environment import shim_environment
 from gpukernel.remoting.lease_file import write_lease_file
 from gpukernel.remoting.worker import WorkerHandle, start_worker
+from tests.real_gpu import cuda_library
 from tests.remoting.answers import call_table
 
 MIB = 2**20
@@ -41,7 +41,7 @@ AT_FULL_SPEED = pytest.mark.skipif(
 
 
 class Worker:
-    """A real worker on a simulated V100 with its lease, and programs on it."""
+    """A real worker on a simulated V100, or on a real GPU (`tests.real_gpu`), with its lease, and programs on it."""
 
     def __init__(self, handle: WorkerHandle, secret: str, folder: Path) -> None:
         self.handle = handle
@@ -140,7 +140,7 @@ async def worker(
     with tempfile.TemporaryDirectory(prefix="gpukernel-test-", dir="/tmp") as folder:
         secret = secret or secrets.token_hex(32)
         handle = await start_worker(
-            library=native.simgpu_library(),
+            library=cuda_library(),
             device=0,
             memory_bytes=memory_mib * MIB,
             weight=weight,

@@ -32,7 +32,8 @@ def check(result):
 
 
 program = check(nvrtc.nvrtcCreateProgram(SOURCE, b"multiply.cu", 0, [], []))
-check(nvrtc.nvrtcCompileProgram(program, 1, [b"--gpu-architecture=compute_70"]))
+oldest = min(check(nvrtc.nvrtcGetSupportedArchs()))
+check(nvrtc.nvrtcCompileProgram(program, 1, [f"--gpu-architecture=compute_{max(oldest, 70)}".encode()]))
 ptx = b" " * check(nvrtc.nvrtcGetPTXSize(program))
 check(nvrtc.nvrtcGetPTX(program, ptx))
 

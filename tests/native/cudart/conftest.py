@@ -13,6 +13,7 @@ import pytest
 
 from gpukernel import native
 from tests import sanitizers
+from tests.real_gpu import cuda_library
 from tests.remoting.conftest import worker
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -21,7 +22,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 def in_process(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run a program over the simulated GPU in its own process: an A100, without shim and worker."""
-    folders = [native.simgpu_library().parent, native.runtime_dir()]
+    folders = [cuda_library().parent, native.runtime_dir()]
     environment = {"LD_LIBRARY_PATH": ":".join(map(str, folders)), "GPUKERNEL_SIMGPU": "a100"}
     environment = {**os.environ, **environment, **settings}
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)

@@ -11,7 +11,7 @@ import ml_dtypes
 import numpy as np
 from cuda.bindings import driver
 
-from tests.native.libraries.device import Array, Cases, close, ok
+from tests.native.libraries.device import Array, Cases, close, ok, soname
 
 __all__ = ["CASES"]
 
@@ -27,7 +27,7 @@ class Loaded:
     """The library's functions; it is there where the cases run, and not where they are collected."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(ctypes.CDLL("libcufft.so.11"), name)
+        return getattr(ctypes.CDLL(soname("libcufft.so.11")), name)
 
 
 library = Loaded()

@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse import linalg
 
 from tests.native.libraries.cublas_cases import TYPES, numbers
-from tests.native.libraries.device import Array, Cases, Library
+from tests.native.libraries.device import Array, Cases, Library, soname
 
 __all__ = ["CASES"]
 
@@ -22,7 +22,7 @@ REAL = {"S": ctypes.c_float, "D": ctypes.c_double, "C": ctypes.c_float, "Z": cty
 
 def matrix_form(base: int) -> ctypes.c_void_p:
     """Return cuSPARSE's descriptor of a general matrix."""
-    s = ctypes.CDLL("libcusparse.so.12")
+    s = ctypes.CDLL(soname("libcusparse.so.12"))
     handle = ctypes.c_void_p()
     assert s.cusparseCreateMatDescr(ctypes.byref(handle)) == 0
     assert s.cusparseSetMatIndexBase(handle, base) == 0

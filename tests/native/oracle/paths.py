@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpukernel.native import simgpu_library
+from tests.real_gpu import cuda_library
 from tests.native.oracle.kernels import Kernel
 
 HERE = Path(__file__).parent
@@ -184,7 +184,7 @@ class Simulated:
             "GPUKERNEL_SIMGPU", "h100"
         )  # every compute capability that simulated devices have
         os.environ.setdefault("GPUKERNEL_SIMGPU_THREADS", "1")
-        self._cuda = c.CDLL(str(library or simgpu_library()))
+        self._cuda = c.CDLL(str(library or cuda_library()))
         self._check("cuInit", 0)
         self._context = c.c_void_p()
         self._open()

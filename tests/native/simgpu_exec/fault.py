@@ -12,15 +12,15 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-from conftest import Device, LaunchFailed
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[3])]
+from conftest import Device, LaunchFailed  # noqa: E402
 
-from gpukernel.native import simgpu_library
+from tests.real_gpu import cuda_library  # noqa: E402
 
 
 def run(path: Path, threads: int, size: int, count: int, blocks: int = 1) -> None:
     try:
-        Device(str(simgpu_library())).run(
+        Device(str(cuda_library())).run(
             path.read_text(), "k", blocks, threads, *[np.zeros(size, np.uint8)] * count
         )
         print(0, flush=True)

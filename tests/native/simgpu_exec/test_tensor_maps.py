@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+OWN_CALLS = True  # it calls the driver itself, so its device is in this process everywhere
 INVALID_VALUE, NOT_SUPPORTED, ILLEGAL_ADDRESS, MISALIGNED = 1, 801, 700, 716
 NONE, B32, B64, B128 = range(4)
 U1, U2, U4, I4, U8, I8 = (np.dtype(t) for t in ("u1", "u2", "u4", "i4", "u8", "i8"))

@@ -184,6 +184,7 @@ class Session {
         Kind kind;
         const void* parent;  // the handle that it is released with, as a function with its module
         HostCharge charge;
+        CUfunction function = nullptr;  // of a kernel, in this context: once it was asked for
     };
     // The waits for a stream or event, and its destruction where that must come after them.
     struct PendingWaits {
