@@ -1,6 +1,7 @@
 #include "worker/calls/virtual_memory.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "worker/session/session.h"
 
@@ -11,6 +12,23 @@ namespace {
 // little memory each and count towards the kernel's limit for a process.
 constexpr uint64_t MOST_ADDRESSES = uint64_t{16} << 40;
 constexpr uint64_t MOST_RANGES = 32768;
+// How many ranges of NVIDIA's driver are passed over for one at a wished address.
+constexpr size_t MOST_PASSED_OVER = 512;
+
+// Reserves at `wanted` if the driver can be brought to it.  NVIDIA's takes small ranges from a range of its own
+// (some 100 MiB, driver 580) while that has room, and only then looks at the wish.
+CUresult reserve_at(Driver& cuda, CUdeviceptr& address, uint64_t bytes, uint64_t alignment,
+                    CUdeviceptr wanted) {
+    CUresult result = cuda.cuMemAddressReserve(&address, bytes, alignment, wanted, 0);
+    if (result != CUDA_SUCCESS || !wanted || address == wanted || cuda.simulated()) return result;
+    std::vector<CUdeviceptr> passed_over;
+    while (result == CUDA_SUCCESS && address != wanted && passed_over.size() < MOST_PASSED_OVER) {
+        passed_over.push_back(address);
+        result = cuda.cuMemAddressReserve(&address, bytes, alignment, wanted, 0);
+    }
+    for (CUdeviceptr each : passed_over) cuda.cuMemAddressFree(each, bytes);
+    return result;
+}
 }  // namespace
 
 CUmemAllocationProp VirtualMemory::properties() const {
@@ -34,7 +52,7 @@ CUresult VirtualMemory::reserve(uint64_t bytes, uint64_t alignment, CUdeviceptr 
         lease.ranges >= MOST_RANGES)
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
-    const CUresult result = session_.cuda().cuMemAddressReserve(&address, bytes, alignment, wanted, 0);
+    const CUresult result = reserve_at(session_.cuda(), address, bytes, alignment, wanted);
     if (result != CUDA_SUCCESS) return result;
     lease.addresses += bytes, ++lease.ranges;
     reserved_[address] = bytes;

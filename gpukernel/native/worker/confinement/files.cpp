@@ -127,8 +127,10 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
             for (size_t i = 0; i < found.gl_pathc; ++i)
                 rules.allow(found.gl_pathv[i], READ | WRITE | LIST | DEVICE_IOCTL);
         ::globfree(&found);
-        for (const char* path : {"/proc", "/sys", "/etc/nvidia", "/usr/share/nvidia"})
+        for (const char* path : {"/proc", "/sys", "/etc/nvidia", "/etc/localtime", "/usr/share/nvidia"})
             rules.allow(path, READ | LIST);
+        // The driver names its threads, and finds no device where it may not.
+        rules.allow("/proc/self/task", READ | WRITE | LIST | TRUNCATE);
         for (const char* path : {"/dev/shm", "/tmp/nvidia-mps"})
             rules.allow(path, READ | WRITE | LIST | MAKE | REMOVE | TRUNCATE);
     }
