@@ -47,14 +47,7 @@ FIGURES = (
 )
 ROUNDS = 15
 PROGRAM_SECONDS = 120
-NETWORK = (
-    (1.0, 1),
-    (0.1, 1),
-    (0.05, 1),
-    (0.02, 1),
-    (0.1, 4),
-    (0.02, 4),
-)  # share of the device, slices at once
+NETWORK = ((1.0, 1), (0.1, 1), (0.02, 1), (0.1, 4))  # share of the device, slices at once
 
 
 REMOTE_SHARE = 0.5

@@ -354,9 +354,16 @@ def _name(key: Key) -> str:
 
 
 def mps_directory() -> Path | None:
-    """Return the directory of pipes of a running MPS control daemon; None where none is visible."""
+    """Return the directory of pipes of an MPS control daemon of root's or this account's; None where there is none.
+
+    The usual one lies where every account may make it, and what `NOT_BESIDE_MPS` names would be gone with it.
+    """
     directory = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return directory if directory.is_dir() else None
+    try:
+        owner = directory.stat().st_uid
+        return directory if owner in (0, os.getuid()) and (directory / "control").exists() else None
+    except OSError:
+        return None
 
 
 def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str]:

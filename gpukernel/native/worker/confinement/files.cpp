@@ -131,7 +131,8 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
             rules.allow(path, READ | LIST);
         // The driver names its threads, and finds no device where it may not.
         rules.allow("/proc/self/task", READ | WRITE | LIST | TRUNCATE);
-        for (const char* path : {"/dev/shm", "/tmp/nvidia-mps"})
+        const char* const pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+        for (const char* path : {"/dev/shm", pipes && *pipes ? pipes : "/tmp/nvidia-mps"})
             rules.allow(path, READ | WRITE | LIST | MAKE | REMOVE | TRUNCATE);
     }
     if (!rules.apply()) {
