@@ -134,7 +134,7 @@ static_assert(std::is_same_v<decltype(&gpukernel_set_range), gpukernel::SetRange
 CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape, CUstream hStream,
                                     void** params, void** extra) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(handle);
+    Kernel* function = launchable(handle);
     Stream* stream;
     if (!function || !stream_of(hStream, stream) || stream->device != device)
         return CUDA_ERROR_INVALID_HANDLE;
