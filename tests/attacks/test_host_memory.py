@@ -198,6 +198,22 @@ pointers(b"say", int(format), int(values)); done("printed text")
 """
 )
 
+# Lines of 1 MiB that wait for a synchronisation in the largest buffer.
+WAITING_TEXT = (
+    TALK.replace("SIZE = 20 << 20", "SIZE = 512")
+    + r"""
+ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 64 << 20))
+spec = b"%511d" * 2051 + b"\n\0"
+format, values = ok(d.cuMemAlloc(len(spec))), ok(d.cuMemAlloc(16384))
+ok(d.cuMemcpyHtoD(format, spec, len(spec))); ok(d.cuMemsetD8(values, 0, 16384))
+kernel = load(TALK, b"say")
+for _ in range(130): ok(d.cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, 0, ((int(format), int(values)), (ctypes.c_void_p,) * 2), 0))
+while int(d.cuStreamQuery(0)[0]): pass
+print()
+done("waiting text")
+"""
+)
+
 ASSERTION_TEXT = TALK + 'pointers(b"claim", text); done("assertion text")'
 
 # A name of 260 letters that stands for one of several hundred MiB, for the sentence about a kernel's fault.
@@ -288,6 +304,7 @@ WAYS = {
     "frames": FRAMES,
     "blocks": BLOCKS,
     "printed text": PRINTED_TEXT,
+    "printed text that waits": WAITING_TEXT,
     "assertion text": ASSERTION_TEXT,
     "names": NAMES,
     "waits for many streams": WAITS_FOR_MANY_STREAMS,
