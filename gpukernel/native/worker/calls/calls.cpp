@@ -161,7 +161,17 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     lease.usual_limits.try_emplace(limit, before);
     result = session.cuda().cuCtxSetLimit(limit, value);
-    lease.set_aside(limit, set_aside_by(session, limit, result == CUDA_SUCCESS ? value : before));
+    // It may also set aside more than it was asked for.  What it does not tell stays charged.
+    const auto charged_as_set = [&] {
+        size_t now = 0;
+        return session.cuda().cuCtxGetLimit(&now, limit) != CUDA_SUCCESS ||
+               lease.set_aside(limit, set_aside_by(session, limit, now));
+    };
+    if (!charged_as_set()) {
+        session.cuda().cuCtxSetLimit(limit, before);
+        charged_as_set();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return result;
 }
 
