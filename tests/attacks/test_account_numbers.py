@@ -1,4 +1,4 @@
-"""Accounts that a pool's container does not know come as one: each would reach the leases of all others."""
+"""Somebody is taken for another by the number of an account: where a pool's container knows few of them, or one is given away again."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.store.store import Store
 from tests.pool.auth.test_identity import connect_as
 
 ANNA, BEN = (pwd.getpwnam(name).pw_uid for name in ("games", "daemon"))
@@ -81,3 +83,30 @@ def test_accounts_that_the_pools_container_does_not_know_are_strangers(folder: P
                 said.append(pool.stdout.readline().strip())
         pool.communicate("")
     assert said == (["a stranger", "a stranger", "root"] if inside else ["games", "daemon", "root"])
+
+
+def test_an_account_that_has_the_number_of_one_that_is_gone_is_not_taken_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {1005: "anna"}
+    asked = []
+
+    def account_name(uid: int) -> str:
+        asked.append(uid)
+        return names[uid]
+
+    monkeypatch.setattr("gpukernel.pool.auth.identity.account_name", account_name)
+    identity = Identity(Store(f"sqlite:///{tmp_path}/pool.db"), {})
+    identity.connected("unix:1", 1005)
+
+    def name(now: float) -> str:
+        caller = identity.caller("unix:1", "", now)
+        assert caller is not None
+        return caller.name
+
+    assert [name(now) for now in (1e9, 1e9 + 1, 1e9 + 2)] == ["anna"] * 3
+    assert asked == [1005]  # a directory service may answer slowly
+    names[1005] = "ben"
+    assert name(1e9 + 3600) == "ben"
+    names[1005] = "carl"
+    assert name(1e9) == "carl"  # the clock was set back
