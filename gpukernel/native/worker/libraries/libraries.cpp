@@ -135,6 +135,32 @@ class Use {
     std::unique_lock<std::mutex> alone_;
 };
 
+// What a library loads of its code at a call, charged to the handle: measured at its first calls, and at some of
+// all others, unless the program has allocated meanwhile.
+class CodeOfCall {
+  public:
+    CodeOfCall(Lease& lease, LibraryObject& object) : lease_(lease), object_(object) {
+        const uint64_t calls = ++object.calls;
+        if (!lease.loads_lazily || (calls > ALWAYS && calls % SOMETIMES)) return;
+        releases_ = lease.releases(), used_ = lease.memory_used();
+        before_ = lease.footprint.bytes();
+    }
+    // False where the slice has no room for it.
+    bool charged() {
+        if (!before_) return true;
+        const auto after = lease_.footprint.bytes();
+        const bool alone = lease_.releases() == releases_ && lease_.memory_used() == used_;
+        return lease_.grow_module(&object_, alone && after && *after > *before_ ? *after - *before_ : 0);
+    }
+
+  private:
+    static constexpr uint64_t ALWAYS = 64, SOMETIMES = 64;
+    Lease& lease_;
+    LibraryObject& object_;
+    uint64_t releases_ = 0, used_ = 0;
+    std::optional<uint64_t> before_;
+};
+
 // Returns the library's status; `error` may get a sentence.  The program waits for what is `asked`: of what
 // it only queues, the next request may depend, which therefore stays behind.
 int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_name, std::string_view words,
@@ -158,9 +184,13 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     }
     session.lease().time_slicing.before_launch();
     session.memory_checks.apply(session.cuda().set_memory_check);
+    if (!session.lease().grow_module(in.object.get(), 0))
+        return error = "the slice's memory has no room for what the library has loaded", calls->no_memory;
+    CodeOfCall code(session.lease(), *in.object);
     int status;
     try {
         status = calls->run(in, function);
+        code.charged();
     } catch (const std::bad_alloc&) {
         status = calls->no_memory;
         in.reason = in.name + std::string(": the slice's host memory has no room for what it computes with");

@@ -50,6 +50,7 @@ struct LibraryObject {
     // Held over a call: a program's threads may use one handle at once, and few libraries bear that.
     std::mutex in_use;
     void* object = nullptr;
+    uint64_t calls = 0;
     std::function<int(void*)> destroy;
     // What calls with it need beside the handle: objects of the library's, and a workspace on the host.
     struct Beside {

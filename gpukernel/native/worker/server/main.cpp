@@ -376,8 +376,8 @@ int main(int argc, char** argv) {
     ::prctl(PR_SET_DUMPABLE, 0);  // the secret is in this process's memory
     ::mallopt(M_ARENA_MAX, 2);    // fifty workers share a machine with a class's notebooks
     ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
-    // A module is there, and counted, once it is loaded; an agent that says LAZY saves what nobody launches.
-    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    // The usual choice of NVIDIA's driver: code that nobody uses takes neither memory nor time.
+    ::setenv("CUDA_MODULE_LOADING", "LAZY", 0);
 
     auto lease = std::make_unique<Lease>();
     Server::Listeners listeners;
@@ -419,6 +419,9 @@ int main(int argc, char** argv) {
     lease->footprint.use_device(lease->cuda, options.device);
     if (!lease->cuda.simulated()) lease->freed.use_device(options.device);
     lease->footprint_at_first = lease->footprint.bytes().value_or(0);
+    const char* const loading =
+        std::getenv(lease->cuda.simulated() ? "GPUKERNEL_SIMGPU_MODULE_LOADING" : "CUDA_MODULE_LOADING");
+    lease->loads_lazily = loading && std::strcmp(loading, "LAZY") == 0;
     if (!options.time_slicing.empty() &&
         !lease->time_slicing.open(
             options.time_slicing, [&] { return lease->cuda.cuCtxSynchronize(); },

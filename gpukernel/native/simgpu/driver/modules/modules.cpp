@@ -24,6 +24,8 @@ void write(const JitLogs& logs, const std::string& log) {
     if (!logs.write(log)) log_line(log);
 }
 
+constexpr uint64_t CODE = 64 << 10;  // of the device's memory for one kernel, at least, as NVIDIA's driver has it
+
 int target_of(const Device& device) { return device.model->major * 10 + device.model->minor; }
 
 CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& logs, Loaded*& loaded) {
@@ -66,6 +68,7 @@ CUresult unload(void* handle) {
     for (auto& function : loaded->functions) driver()->functions.remove(function.get());
     for (const GlobalInfo& global : loaded->image->globals())
         if (global.managed) forget_managed(loaded->device, global.address);
+    for (uint64_t code : loaded->code) loaded->device->memory->free(code);
     delete loaded;
     return error;
 }
@@ -149,6 +152,11 @@ CUresult gpukernel::simgpu::prepare(Kernel& kernel) {
     if (!result) {
         log_line(kernel.info->name + ": " + result.message);
         return code_of(result.status);
+    }
+    if (const char* loading = std::getenv("GPUKERNEL_SIMGPU_MODULE_LOADING"); loading && loading == std::string_view("LAZY")) {
+        const auto code = owner.device->memory->allocate(std::max(bytes, CODE));
+        if (!code) return CUDA_ERROR_OUT_OF_MEMORY;
+        owner.code.push_back(*code);
     }
     kernel.known.store(true, std::memory_order_release);
     return CUDA_SUCCESS;
@@ -385,7 +393,8 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction functi
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncLoad(CUfunction function) {
-    return function_of(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    Kernel* f = function_of(function);
+    return f ? prepare(*f) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // --- the linker: joins PTX texts ---
