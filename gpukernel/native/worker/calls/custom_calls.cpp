@@ -146,7 +146,9 @@ CUresult serve_load_image(Session& session, Reader& in, Writer& out) {
 CUresult serve_load_library(Session& session, Reader& in, Writer& out) {
     return load<CUlibrary, wire::LoadLibraryRequest, wire::LoadLibraryAnswer>(
         session, in, out, Kind::library, [&](CUlibrary* library, const void* image, Log& log) {
-            return session.cuda().cuLibraryLoadData(library, image, log.options, log.values, 2, nullptr,
+            // Where the driver compiles it later, nothing is there any more that it could write to.
+            const unsigned logs = session.lease().loads_lazily ? 0 : 2;
+            return session.cuda().cuLibraryLoadData(library, image, log.options, log.values, logs, nullptr,
                                                     nullptr, 0);
         });
 }
