@@ -36,7 +36,7 @@ struct Loaded {  // a module or a library: the same thing under two names
     std::vector<std::unique_ptr<struct Kernel>> functions;
     std::vector<std::shared_ptr<struct Reference>> references;  // to textures and surfaces (texture.cpp)
     std::mutex mutex;
-    std::mutex reading;  // of a kernel that is used for the first time
+    std::mutex reading;          // of a kernel that is used for the first time
     std::vector<uint64_t> code;  // of the device's memory, where modules are loaded lazily
 };
 

@@ -11,8 +11,9 @@ namespace {
 // little memory each and count towards the kernel's limit for a process.
 constexpr uint64_t MOST_ADDRESSES = uint64_t{16} << 40;
 constexpr uint64_t MOST_RANGES = 32768;
-// NVIDIA's driver takes smaller ranges from a range of its own, whatever is wished, and puts one of this size where
-// it is wished (driver 580 on an H100): so the driver's ranges are as large, and nothing else lies in the rest.
+// NVIDIA's driver takes smaller ranges from a range of its own, whatever is wished, and puts one of this size
+// where it is wished (driver 580 on an H100): so the driver's ranges are as large, and nothing else lies in
+// the rest.
 constexpr uint64_t LEAST_AT_A_WISH = uint64_t{64} << 20;
 }  // namespace
 

@@ -182,7 +182,8 @@ std::vector<Condition> conditions(bool real_device) {
     };
     // NVIDIA's compiler locks the index of its cache, where the worker may open that.
     if (real_device)
-        all.back().values.insert(all.back().values.end(), {F_GETLK, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW});
+        all.back().values.insert(all.back().values.end(),
+                                 {F_GETLK, F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW});
     if (!real_device) all.push_back({SYS_ioctl, 1, everything, {FIONREAD, SIOCOUTQ, TCGETS, TIOCGWINSZ}});
     return all;
 }
@@ -278,8 +279,8 @@ bool restrict_system_calls(bool real_device, std::string& error) {
             unless_equal_skip(call, 1);
             answer(SECCOMP_RET_ALLOW);
         }
-        // It looks for MPS, and hears that there is none.  No connection is made: even one that was accepted could be
-        // dissolved and made anew, to anywhere.
+        // It looks for MPS, and hears that there is none.  No connection is made: even one that was accepted
+        // could be dissolved and made anew, to anywhere.
         unless_equal_skip(SYS_connect, 1);
         answer(SECCOMP_RET_ERRNO | ENOENT);
         unless_equal_skip(SYS_socket, 6);

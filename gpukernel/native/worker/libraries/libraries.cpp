@@ -135,8 +135,8 @@ class Use {
     std::unique_lock<std::mutex> alone_;
 };
 
-// What a library loads of its code at a call, charged to the handle: measured at its first calls, and at some of
-// all others, unless the program has allocated meanwhile.
+// What a library loads of its code at a call, charged to the handle: measured at its first calls, and at some
+// of all others, unless the program has allocated meanwhile.
 class CodeOfCall {
   public:
     CodeOfCall(Lease& lease, LibraryObject& object) : lease_(lease), object_(object) {

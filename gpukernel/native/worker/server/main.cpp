@@ -222,8 +222,8 @@ int describe(const Options& options) {
 }
 
 // Says which rungs of its confinement this machine has, and whether the driver bears them all.
-// What a worker does first, all of which NVIDIA's driver needs more for than to be loaded: a context, memory, a kernel
-// that it compiles, and a wait.  Returns the call that failed, or an empty text.
+// What a worker does first, all of which NVIDIA's driver needs more for than to be loaded: a context, memory,
+// a kernel that it compiles, and a wait.  Returns the call that failed, or an empty text.
 std::string rehearse(Driver& cuda) {
     constexpr char KERNEL[] =
         ".version 7.0\n.target sm_52\n.address_size 64\n"

@@ -33,8 +33,8 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
     return true;
 }
 
-// A program may launch a kernel of a library as a function.  NVIDIA's driver takes one so in launches, and not
-// where parameters and attributes are asked for: it gets the kernel's function in this context always.
+// A program may launch a kernel of a library as a function.  NVIDIA's driver takes one so in launches, and
+// not where parameters and attributes are asked for: it gets the kernel's function in this context always.
 bool Session::load_function(CUfunction& function, bool of_kernel, const void* owner) {
     const CUresult result = load_charged(*this, owner, [&] {
         if (of_kernel) {

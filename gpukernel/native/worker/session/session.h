@@ -167,7 +167,7 @@ class Session {
         return charge.grow(bytes) ? std::optional(std::move(charge)) : std::nullopt;
     }
     void drop(uint64_t name);
-    void release_everything();  // that this program made on the device, memory included
+    void release_everything();                   // that this program made on the device, memory included
     const void* parent_of(uint64_t name) const;  // the handle that it is released with, or nullptr
     // The error of an earlier asynchronous call, which the next answer returns instead of success.  A call
     // that creates something checks it first, since the program would not receive the result.

@@ -24,7 +24,8 @@ void write(const JitLogs& logs, const std::string& log) {
     if (!logs.write(log)) log_line(log);
 }
 
-constexpr uint64_t CODE = 64 << 10;  // of the device's memory for one kernel, at least, as NVIDIA's driver has it
+constexpr uint64_t CODE =
+    64 << 10;  // of the device's memory for one kernel, at least, as NVIDIA's driver has it
 
 int target_of(const Device& device) { return device.model->major * 10 + device.model->minor; }
 
@@ -73,8 +74,8 @@ CUresult unload(void* handle) {
     return error;
 }
 
-// A library's kernel is no function, as with NVIDIA's driver: launches take either, and what asks for a function's
-// parameters and attributes takes no kernel.
+// A library's kernel is no function, as with NVIDIA's driver: launches take either, and what asks for a
+// function's parameters and attributes takes no kernel.
 constexpr uintptr_t KERNEL = 1;
 
 Kernel* function_of(const void* handle) {
@@ -153,7 +154,8 @@ CUresult gpukernel::simgpu::prepare(Kernel& kernel) {
         log_line(kernel.info->name + ": " + result.message);
         return code_of(result.status);
     }
-    if (const char* loading = std::getenv("GPUKERNEL_SIMGPU_MODULE_LOADING"); loading && loading == std::string_view("LAZY")) {
+    if (const char* loading = std::getenv("GPUKERNEL_SIMGPU_MODULE_LOADING");
+        loading && loading == std::string_view("LAZY")) {
         const auto code = owner.device->memory->allocate(std::max(bytes, CODE));
         if (!code) return CUDA_ERROR_OUT_OF_MEMORY;
         owner.code.push_back(*code);
