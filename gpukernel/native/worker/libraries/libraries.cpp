@@ -176,7 +176,7 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     if (!in.object || in.object->number != number) return Status::NOT_INITIALIZED;
     const bool destroys = function == libraries::DESTROY;
     const Use use(session, in.object, asked || destroys);
-    if (!in.object->object) return Status::NOT_INITIALIZED;  // destroyed while this one waited
+    if (!in.object->object && !destroys) return Status::NOT_INITIALIZED;  // ended while this one waited
     if (destroys) {
         session.library_objects.drop(name);
         session.wait([&] { return in.object->end(), CUDA_SUCCESS; });  // which may wait for the device
