@@ -58,9 +58,9 @@ void Device::flush_printed() { printed.write_to(STDOUT_FILENO); }
 
 void Device::report(const Result& fault) {
     if (fault.message.empty()) return;
-    flush_printed();
     // A failed assertion looks as it does on any GPU.
     const std::string line = (fault.status == Status::assertion ? "" : "gpukernel: ") + fault.message + "\n";
+    printed.write_to(STDOUT_FILENO, line.size());
     for (size_t at = 0; at < line.size();) {
         const ssize_t written = ::write(STDOUT_FILENO, line.data() + at, line.size() - at);
         if (written <= 0) break;

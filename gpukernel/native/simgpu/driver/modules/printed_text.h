@@ -17,8 +17,9 @@ class PrintedText {
 
     // `buffer` is the size of the context's, in bytes.
     void add(std::string_view text, size_t buffer);
-    // Writes all there is to a file, and forgets it; what the file does not take now is lost.
-    void write_to(int file);
+    // Writes all there is to a file, and forgets it.  Of what a pipe that does not block has no room for,
+    // with `more` bytes behind it, the oldest is lost.
+    void write_to(int file, size_t more = 0);
 
   private:
     void keep_newest(size_t bytes);
