@@ -220,8 +220,8 @@ def client_function(call: LibraryCall) -> str:
             lines.append(f"    call.number({p.name});")
         elif p.role == DESCRIPTOR:
             lines.append(f"    if (!call.descriptor<{p.form}>({p.name}, {p.optional})) return INVALID_VALUE;")
-        elif p.role in (*POINTERS, SPACE):  # no workspace's size depends on where a matrix lies
-            lines.append(f"    call.device({'nullptr' if call.sized else p.name});")
+        elif p.role in (*POINTERS, SPACE):
+            lines.append(f"    call.{'place' if call.sized else 'device'}({p.name});")
         elif p.role == ZEROED:
             lines.append(f"    if (!{p.name}) return INVALID_VALUE;")
             lines.append(f"    *static_cast<int*>({p.name}) = 0;")
@@ -252,7 +252,8 @@ def worker_function(call: LibraryCall) -> str:
         elif p.role in PLAIN:
             lines.append(f"    const auto {p.name} = in.number<{p.c_type(call.wide)}>();")
         elif p.role in POINTERS:
-            lines.append(f"    {p.c_type(call.wide)} const {p.name} = in.device();")
+            read = "place" if call.sized else "device"
+            lines.append(f"    {p.c_type(call.wide)} const {p.name} = in.{read}();")
         elif p.role == ZEROED:
             lines.append(f"    int own_{p.name} = 0;")
             lines.append(f"    void* const {p.name} = &own_{p.name};")

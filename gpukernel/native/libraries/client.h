@@ -32,8 +32,9 @@ class Words {
     size_t count() const { return count_; }
     bool full() const { return count_ == MOST; }
 
-  private:
     static constexpr size_t MOST = 256;
+
+  private:
     uint64_t words_[MOST];
     size_t count_ = 0;
 };

@@ -116,6 +116,8 @@ int QueuedCall::measure() {
     static constexpr uint64_t least[MOST_ROOMS] = {LEAST_ROOM, 0};
     if (handle_->simulated) return fill(least);
     std::vector<uint64_t> key(words_.data() + 1, words_.data() + words_.count());
+    for (size_t i = 0; i < key.size(); ++i)
+        if (places_[i + 1]) key[i] = key[i] != 0;
     key.push_back(function_);
     {
         std::lock_guard lock(sizes().mutex);

@@ -1,9 +1,11 @@
 // One call of a library with a handle (libraries/handles.h) in the user's program.
 //
 // Its words begin with the handle's number and its modes.  Sizes of workspaces are asked for once for each
-// set of arguments, and never where the device is simulated: what computes there needs none.
+// set of arguments, whose addresses count only as null or not, and never where the device is simulated: what
+// computes there needs none.
 #pragma once
 
+#include <bitset>
 #include <span>
 
 #include "libraries/client.h"
@@ -21,6 +23,11 @@ class QueuedCall {
 
     void number(int64_t value) { words_.number(static_cast<uint64_t>(value)); }
     void device(const void* address) { words_.number(reinterpret_cast<uint64_t>(address)); }
+    // An address that a workspace's size does not depend on, except that NVIDIA's libraries refuse null.
+    void place(const void* address) {
+        places_.set(words_.count());
+        device(address);
+    }
     void bytes(const void* data, size_t size) { words_.bytes(data, size); }
     void scalar(const void* value, size_t bytes);
     void result(void* place, size_t bytes);
@@ -53,6 +60,7 @@ class QueuedCall {
     size_t room_count_ = 0, result_bytes_ = 0;
     void* result_ = nullptr;  // on the host
     Words words_;
+    std::bitset<Words::MOST + 1> places_;
 };
 
 // `more` is what the worker needs to know of it beside its number.

@@ -62,5 +62,7 @@ def found_by(module: str, where: str) -> dict[str, str]:
 
 def both_ways(module: ModuleType) -> pytest.MarkDecorator:
     """Parametrise a test by the places to run in and the cases of a module."""
-    pairs = [(where, name) for where in ("in one process", "on a slice") for name in module.CASES]
+    pairs = [
+        (where, name) for where in ("in one process", "on a slice") for name in module.CASES.runs_in(where)
+    ]
     return pytest.mark.parametrize(("where", "name"), pairs, ids=[f"{name}-{where}" for where, name in pairs])

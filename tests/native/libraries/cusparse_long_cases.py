@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 from scipy import sparse
 
-from tests.native.libraries.cusparse_cases import dense, library, on_device, random, sparse_numbers
+from tests.native.libraries.cusparse_cases import dense, library, on_device, random, room, sparse_numbers
 from tests.native.libraries.device import Array, Cases, scalar
 
 __all__ = ["CASES"]
@@ -25,7 +25,8 @@ def long_arrays_in_plain_forms() -> str:
     for by_row in (True, False):
         on = [Array(one.copy()) for one in (rows, columns, np.arange(n, dtype=np.int32))]
         name = f"cusparseXcoosortBy{'Row' if by_row else 'Column'}"
-        s.done(name, m, m, n, *(one.pointer for one in on), on_device(np.zeros(1)))
+        work = room(s, "cusparseXcoosort_bufferSizeExt", m, m, n, *(one.pointer for one in on[:2]))
+        s.done(name, m, m, n, *(one.pointer for one in on), work)
         order = np.lexsort((columns, rows) if by_row else (rows, columns))  # which is stable
         for one, expected in zip(on, (rows[order], columns[order], order), strict=True):
             if not np.array_equal(one.get(), expected):
@@ -41,19 +42,8 @@ def long_arrays_in_plain_forms() -> str:
     values = random.random(n)
     to = [Array(np.zeros(k, kind)) for k, kind in ((n, np.float64), (m + 1, np.int32), (n, np.int32))]
     given = (on_device(values), on_device(counted), on_device(columns))
-    s.done(
-        "cusparseCsr2cscEx2",
-        m,
-        m,
-        n,
-        *given,
-        *(one.pointer for one in to),
-        1,
-        1,
-        0,
-        1,
-        on_device(np.zeros(1)),
-    )
+    head = (m, m, n, *given, *(one.pointer for one in to), 1, 1, 0, 1)
+    s.done("cusparseCsr2cscEx2", *head, room(s, "cusparseCsr2cscEx2_bufferSize", *head))
     order = np.argsort(columns, kind="stable")
     by_column = np.concatenate([[0], np.cumsum(np.bincount(columns, minlength=m))])
     expected = (values[order], by_column, rows[order])
@@ -89,9 +79,10 @@ def a_large_dense_matrix_and_its_elements() -> str:
             )
             == 0
         )
-        s.done("cusparseDenseToSparse_analysis", matrix, handle, 0, on_device(np.zeros(1)))
+        work = room(s, "cusparseDenseToSparse_bufferSize", matrix, handle, 0)
+        s.done("cusparseDenseToSparse_analysis", matrix, handle, 0, work)
         assert s.library.cusparseSpMatGetSize(handle, *map(ctypes.byref, found)) == 0
-        s.done("cusparseDenseToSparse_convert", matrix, handle, 0, on_device(np.zeros(1)))
+        s.done("cusparseDenseToSparse_convert", matrix, handle, 0, work)
         if form == "Coo":
             csr = sparse.csr_array(a).tocoo()
         arrays = (csr.row, csr.col) if form == "Coo" else (csr.indptr, csr.indices)
@@ -101,7 +92,9 @@ def a_large_dense_matrix_and_its_elements() -> str:
         ):
             return form
         back = Array(np.full_like(a, 7))
-        s.done("cusparseSparseToDense", handle, dense(s, back, 310, 457, 310), 0, on_device(np.zeros(1)))
+        target = dense(s, back, 310, 457, 310)
+        work = room(s, "cusparseSparseToDense_bufferSize", handle, target, 0)
+        s.done("cusparseSparseToDense", handle, target, 0, work)
         if not np.array_equal(back.get(), a):
             return f"{form} and back"
     return ""
@@ -119,7 +112,10 @@ def a_long_sum_of_sparse_matrices() -> str:
         (on_device(m.data), on_device(m.indptr.astype(np.int32)), on_device(m.indices.astype(np.int32)))
         for m in (a, b)
     ]
-    offsets, count, work = Array(np.zeros(5001, np.int32)), ctypes.c_int(), on_device(np.zeros(1))
+    offsets, count, none = Array(np.zeros(5001, np.int32)), ctypes.c_int(), ctypes.c_void_p()
+    two, three = scalar(2, np.float64), scalar(3, np.float64)
+    head = (5000, 90, two, form, a.nnz, *parts[0], three, form, b.nnz, *parts[1], form)
+    work = room(s, "cusparseDcsrgeam2_bufferSizeExt", *head, none, offsets.pointer, none)
     s.done(
         "cusparseXcsrgeam2Nnz",
         5000,
@@ -136,24 +132,7 @@ def a_long_sum_of_sparse_matrices() -> str:
         work,
     )
     values, columns = Array(np.zeros(count.value)), Array(np.zeros(count.value, np.int32))
-    s.done(
-        "cusparseDcsrgeam2",
-        5000,
-        90,
-        scalar(2, np.float64),
-        form,
-        a.nnz,
-        *parts[0],
-        scalar(3, np.float64),
-        form,
-        b.nnz,
-        *parts[1],
-        form,
-        values.pointer,
-        offsets.pointer,
-        columns.pointer,
-        work,
-    )
+    s.done("cusparseDcsrgeam2", *head, values.pointer, offsets.pointer, columns.pointer, work)
     got = sparse.csr_array((values.get(), columns.get(), offsets.get()), shape=a.shape)
     same = np.array_equal(offsets.get(), np.concatenate([[0], np.cumsum(np.diff(expected.indptr))]))
     return "" if same and abs(got - expected).max() < 1e-12 else f"{count.value} {expected.nnz}"

@@ -19,7 +19,7 @@ from cuda.bindings import driver
 
 from tests.real_gpu import REAL
 
-__all__ = ["Array", "Cases", "Library", "close", "ok", "scalar", "soname"]
+__all__ = ["Array", "Cases", "Library", "close", "forwarded", "ok", "scalar", "soname"]
 
 
 OF_CUDA_13 = {
@@ -46,20 +46,45 @@ def ok(result: tuple[Any, ...]) -> Any:
     return values[0] if len(values) == 1 else values
 
 
+def forwarded() -> bool:
+    """Return whether this process's ``libcuda.so.1`` is gpukernel's, that is, whether the program runs on a slice."""
+    return hasattr(ctypes.CDLL("libcuda.so.1"), "gpukernel_library_port")
+
+
 class Cases(dict[str, Callable[[], str]]):
     """Functions by their names, each of which returns what is wrong, or an empty text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.never_native: set[str] = set()
 
     def add(self, function: Callable[[], str]) -> Callable[[], str]:
         """Add `function`: a decorator."""
         self[function.__name__] = function
         return function
 
+    def simulated_only(self, reason: str) -> Callable[[Callable[[], str]], Callable[[], str]]:
+        """Return a decorator that adds a function where the device is simulated; `reason` says what NVIDIA's library does instead."""
+        assert reason
+        return lambda function: function if REAL else self.add(function)
+
+    def not_native(self, function: Callable[[], str]) -> Callable[[], str]:
+        """Add `function`, but not for NVIDIA's own library in the process, which crashes at what gpukernel checks: a decorator."""
+        self.never_native.add(function.__name__)
+        return self.add(function)
+
+    def runs_in(self, where: str) -> list[str]:
+        """Return the names of the functions to run "on a slice" or "in one process"."""
+        return [
+            name for name in self if not (REAL and where == "in one process" and name in self.never_native)
+        ]
+
     def main(self) -> None:
         """Run every case, or those that the command line names, and print what they found."""
         ok(driver.cuInit(0))
         ok(driver.cuCtxSetCurrent(ok(driver.cuDevicePrimaryCtxRetain(0))))
         found = {}
-        for name in sys.argv[1:] or self:
+        for name in sys.argv[1:] or self.runs_in("on a slice" if forwarded() else "in one process"):
             try:
                 found[name] = self[name]()
             except Exception:  # a case that fails is a finding

@@ -8,9 +8,16 @@ namespace {
 constexpr uint32_t LIBRARY = library_number(CUSPARSE, GPUKERNEL_MAJOR);
 struct Call : QueuedCall {
     Call(void* handle, const char* name, uint32_t function) : QueuedCall(handle, LIBRARY, name, function) {}
+    // Its addresses are no part of the question for a workspace's size.
     template <class Descriptor>
     void descriptor(const Descriptor& one) {
-        bytes(&one, sizeof one);
+        const auto* const words = reinterpret_cast<const uint64_t*>(&one);
+        static_assert(sizeof one % sizeof *words == 0);
+        for (size_t i = 0; i < sizeof one / sizeof *words; ++i)
+            if (is_address(one, i))
+                place(reinterpret_cast<const void*>(words[i]));
+            else
+                number(static_cast<int64_t>(words[i]));
     }
     // Sends it, or asks for the size of its workspace.
     int finish(const void* buffer, size_t* place) {
@@ -48,26 +55,25 @@ int convert(void* handle, Function function, int algorithm, const Sparse& sparse
     call.descriptor(Request{0, 0, 0, algorithm}), call.descriptor(sparse), call.descriptor(dense);
     return call.finish(buffer, room);
 }
-int count(void* handle, const Dense& dense, int64_t& elements) {
+int count(void* handle, int algorithm, const Sparse& sparse, const Dense& dense, void* buffer,
+          int64_t& elements) {
     Call call(handle, "cusparseDenseToSparse_analysis", COUNT);
     if (!call.ready()) return call.status();
-    call.descriptor(dense);
+    call.descriptor(Request{0, 0, 0, algorithm}), call.descriptor(sparse), call.descriptor(dense);
+    call.device(buffer);
     return call.ask(&elements, sizeof elements);
 }
-int count(void* handle, const Request& operation, const Sparse& a, const Sparse& b, int64_t& elements) {
-    Call call(handle, "cusparseSpGEMM_compute", SPGEMM_COUNT);
+int multiply(void* handle, Function step, const Factors& factors, const void* alpha, const void* beta,
+             size_t& answer) {
+    Call call(handle, "cusparseSpGEMM", step);
     if (!call.ready()) return call.status();
-    call.descriptor(operation), call.descriptor(a), call.descriptor(b);
-    return call.ask(&elements, sizeof elements);
-}
-int multiply(void* handle, const Request& operation, const void* alpha, const Sparse& a, const Sparse& b,
-             const void* beta, const Sparse& c) {
-    Call call(handle, "cusparseSpGEMM_copy", SPGEMM);
-    if (!call.ready()) return call.status();
-    const size_t scalar = cublas::data_bytes(static_cast<int>(operation.compute));
-    call.descriptor(operation), call.descriptor(a), call.descriptor(b), call.descriptor(c);
+    const bool asks_for_room = step == SPGEMM_FIRST_ROOM || step == SPGEMM_SECOND_ROOM;
+    if (asks_for_room && call.simulated()) return answer = LEAST_ROOM, SUCCESS;
+    const size_t scalar = cublas::data_bytes(static_cast<int>(factors.operation.compute));
+    call.descriptor(factors.operation), call.descriptor(factors.a), call.descriptor(factors.b);
+    call.descriptor(factors.c), call.descriptor(factors.workspaces);
     call.scalar(alpha, scalar), call.scalar(beta, scalar);
-    return call.queue();
+    return step == SPGEMM ? call.queue() : call.ask(&answer, sizeof answer);
 }
 
 GPUKERNEL_EXPORT int cusparseCreate(void** handle) {

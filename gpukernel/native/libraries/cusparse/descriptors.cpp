@@ -9,20 +9,19 @@
 namespace gpukernel::libraries::cusparse {
 
 namespace {
-// Two matrices whose product another is to be.
-struct Factors {
-    Request operation;
-    Sparse a, b;
+// A dense matrix that a sparse one is to be made from, and what the program said of it.
+struct Source {
+    Dense matrix;
+    int algorithm;
+    void* buffer;
 };
-// A sparse matrix that a dense one or a product is to become: how many elements it has is found when somebody
-// asks.
+// A sparse matrix that a dense one is to become: how many elements it has is found when somebody asks.
 struct Matrix : Sparse {
-    std::unique_ptr<Dense> from;
-    std::unique_ptr<Factors> factors;
+    std::unique_ptr<Source> from;
     void* handle = nullptr;
 };
-// What programs have for each product; nothing needs to be kept in it.
-struct Preparation {};
+// What programs have for each product of two sparse matrices: the workspaces of its steps.
+struct Preparation : Workspaces {};
 bool check(const Preparation&) { return true; }
 
 // The descriptors of one kind that are alive.
@@ -79,10 +78,9 @@ void tell(To* place, From value) {
 }
 // Finds out how many elements a matrix from others has.
 int counted(Matrix& m) {
-    if (!m.from && !m.factors) return SUCCESS;
-    const int status = m.from ? count(m.handle, *m.from, m.count)
-                              : count(m.handle, m.factors->operation, m.factors->a, m.factors->b, m.count);
-    if (!status) m.from.reset(), m.factors.reset();
+    if (!m.from) return SUCCESS;
+    const int status = count(m.handle, m.from->algorithm, m, m.from->matrix, m.from->buffer, m.count);
+    if (!status) m.from.reset();
     return status;
 }
 int take_apart(const void* descriptor, int64_t format, int64_t* rows, int64_t* columns, int64_t* elements,
@@ -397,13 +395,14 @@ GPUKERNEL_EXPORT int cusparseDenseToSparse_bufferSize(void* handle, const void* 
                                                       int algorithm, size_t* room) {
     return room ? between(handle, FROM_DENSE_ROOM, sparse, dense, algorithm, nullptr, room) : INVALID_VALUE;
 }
-GPUKERNEL_EXPORT int cusparseDenseToSparse_analysis(void* handle, const void* dense, const void* sparse, int,
-                                                    void*) {
+GPUKERNEL_EXPORT int cusparseDenseToSparse_analysis(void* handle, const void* dense, const void* sparse,
+                                                    int algorithm, void* buffer) {
     const auto matrix = Matrices::find(sparse);
     const auto from = Denses::find(dense);
     if (!handle_of(handle)) return NOT_INITIALIZED;
     if (!matrix || !from) return INVALID_VALUE;
-    matrix->from = std::make_unique<Dense>(*from), matrix->factors.reset(), matrix->handle = handle;
+    matrix->from.reset(new Source{*from, algorithm, buffer});
+    matrix->handle = handle;
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cusparseDenseToSparse_convert(void* handle, const void* dense, const void* sparse,
@@ -411,18 +410,19 @@ GPUKERNEL_EXPORT int cusparseDenseToSparse_convert(void* handle, const void* den
     return between(handle, FROM_DENSE, sparse, dense, algorithm, buffer, nullptr);
 }
 
-// --- products of two sparse matrices: what is prepared is that the result's size can be asked for ---
+// --- products of two sparse matrices: how many elements there are is known when `compute` returns ---
 
 static int prepare(void* handle, int op_a, int op_b, const void* a, const void* b, const void* c, int compute,
-                   const void* preparation, std::unique_ptr<Factors>& factors) {
+                   int algorithm, const void* preparation, Factors& factors) {
     if (!handle_of(handle)) return NOT_INITIALIZED;
     const auto first = Matrices::find(a), second = Matrices::find(b), to = Matrices::find(c);
-    if (!first || !second || !to || !Preparations::find(preparation)) return INVALID_VALUE;
+    const auto kept = Preparations::find(preparation);
+    if (!first || !second || !to || !kept) return INVALID_VALUE;
     if (op_a || op_b || first->format != CSR || second->format != CSR || to->format != CSR)
         return NOT_SUPPORTED;
     if (first->columns != second->rows || to->rows != first->rows || to->columns != second->columns)
         return INVALID_VALUE;
-    factors.reset(new Factors{{op_a, op_b, compute, 0}, *first, *second});
+    factors = {{op_a, op_b, compute, algorithm}, *first, *second, *to, *kept};
     return SUCCESS;
 }
 GPUKERNEL_EXPORT int cusparseSpGEMM_createDescr(void** preparation) {
@@ -431,34 +431,43 @@ GPUKERNEL_EXPORT int cusparseSpGEMM_createDescr(void** preparation) {
 GPUKERNEL_EXPORT int cusparseSpGEMM_destroyDescr(const void* preparation) {
     return Preparations::end(preparation);
 }
-GPUKERNEL_EXPORT int cusparseSpGEMM_workEstimation(void* handle, int op_a, int op_b, const void*,
-                                                   const void* a, const void* b, const void*, const void* c,
-                                                   int compute, int, const void* preparation, size_t* room,
-                                                   void*) {
-    std::unique_ptr<Factors> factors;
+GPUKERNEL_EXPORT int cusparseSpGEMM_workEstimation(void* handle, int op_a, int op_b, const void* alpha,
+                                                   const void* a, const void* b, const void* beta,
+                                                   const void* c, int compute, int algorithm,
+                                                   const void* preparation, size_t* room, void* buffer) {
+    Factors factors;
     if (!room) return INVALID_VALUE;
-    *room = LEAST_ROOM;
-    return prepare(handle, op_a, op_b, a, b, c, compute, preparation, factors);
+    if (const int status = prepare(handle, op_a, op_b, a, b, c, compute, algorithm, preparation, factors))
+        return status;
+    if (!buffer) return multiply(handle, SPGEMM_FIRST_ROOM, factors, alpha, beta, *room);
+    const auto kept = Preparations::find(preparation);
+    return kept->first = number(buffer), kept->first_bytes = *room, SUCCESS;
 }
-GPUKERNEL_EXPORT int cusparseSpGEMM_compute(void* handle, int op_a, int op_b, const void*, const void* a,
-                                            const void* b, const void*, const void* c, int compute, int,
-                                            const void* preparation, size_t* room, void* buffer) {
-    std::unique_ptr<Factors> factors;
+GPUKERNEL_EXPORT int cusparseSpGEMM_compute(void* handle, int op_a, int op_b, const void* alpha,
+                                            const void* a, const void* b, const void* beta, const void* c,
+                                            int compute, int algorithm, const void* preparation, size_t* room,
+                                            void* buffer) {
+    Factors factors;
     if (!room) return INVALID_VALUE;
-    const int status = prepare(handle, op_a, op_b, a, b, c, compute, preparation, factors);
-    if (status || !buffer) return *room = LEAST_ROOM, status;
+    if (const int status = prepare(handle, op_a, op_b, a, b, c, compute, algorithm, preparation, factors))
+        return status;
+    if (!buffer) return multiply(handle, SPGEMM_SECOND_ROOM, factors, alpha, beta, *room);
+    const auto kept = Preparations::find(preparation);
     const auto to = Matrices::find(c);
-    to->factors = std::move(factors), to->from.reset(), to->handle = handle;
-    return SUCCESS;
+    kept->second = number(buffer), kept->second_bytes = *room;
+    factors.workspaces = *kept;
+    size_t elements = 0;
+    if (const int status = multiply(handle, SPGEMM_COUNT, factors, alpha, beta, elements)) return status;
+    return to->count = static_cast<int64_t>(elements), to->from.reset(), SUCCESS;
 }
 GPUKERNEL_EXPORT int cusparseSpGEMM_copy(void* handle, int op_a, int op_b, const void* alpha, const void* a,
-                                         const void* b, const void* beta, const void* c, int compute, int,
-                                         const void* preparation) {
-    std::unique_ptr<Factors> factors;
-    if (const int status = prepare(handle, op_a, op_b, a, b, c, compute, preparation, factors)) return status;
-    const auto to = Matrices::find(c);
-    if (const int status = counted(*to)) return status;
-    return multiply(handle, factors->operation, alpha, factors->a, factors->b, beta, *to);
+                                         const void* b, const void* beta, const void* c, int compute,
+                                         int algorithm, const void* preparation) {
+    Factors factors;
+    size_t none = 0;
+    if (const int status = prepare(handle, op_a, op_b, a, b, c, compute, algorithm, preparation, factors))
+        return status;
+    return multiply(handle, SPGEMM, factors, alpha, beta, none);
 }
 
 }  // namespace gpukernel::libraries::cusparse

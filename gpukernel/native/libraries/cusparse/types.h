@@ -50,6 +50,27 @@ struct Vector {
 struct Request {
     int64_t a = 0, b = 0, compute = 0, algorithm = 0;
 };
+// The workspaces of both steps of a product of two sparse matrices.
+struct Workspaces {
+    uint64_t first = 0, first_bytes = 0, second = 0, second_bytes = 0;
+};
+// Such a product, of matrices in CSR.
+struct Factors {
+    Request operation;
+    Sparse a, b, c;
+    Workspaces workspaces;
+};
+
+// Whether a word of a descriptor is an address.
+inline bool is_address(const Sparse& s, size_t word) {
+    const auto* const at = reinterpret_cast<const uint64_t*>(&s) + word;
+    return at == &s.major || at == &s.minor || at == &s.values;
+}
+inline bool is_address(const Dense& d, size_t word) {
+    return reinterpret_cast<const uint64_t*>(&d) + word == &d.values;
+}
+constexpr bool is_address(const Request&, size_t) { return false; }
+constexpr bool is_address(const Workspaces&, size_t) { return false; }
 
 // Of an older descriptor: its type, half, diagonal and base, a byte each; that of nothing is a general
 // matrix.
@@ -92,6 +113,8 @@ enum Function : uint32_t {
     COUNT,
     SPGEMM,
     SPGEMM_COUNT,
+    SPGEMM_FIRST_ROOM,
+    SPGEMM_SECOND_ROOM,
 };
 
 // What each side defines.  `room` is where a workspace's size goes, where that is asked for.
@@ -102,11 +125,12 @@ int multiply_sampled(void* handle, Function function, const Request& operation, 
                      size_t* room);
 int convert(void* handle, Function function, int algorithm, const Sparse& sparse, const Dense& dense,
             void* buffer, size_t* room);
-// The number of elements of a matrix that are not 0, or that a product of two has; they wait.
-int count(void* handle, const Dense& dense, int64_t& elements);
-int count(void* handle, const Request& operation, const Sparse& a, const Sparse& b, int64_t& elements);
-// A product of two, in CSR all three.
-int multiply(void* handle, const Request& operation, const void* alpha, const Sparse& a, const Sparse& b,
-             const void* beta, const Sparse& c);
+// The number of elements of a matrix that are not 0; it waits.
+int count(void* handle, int algorithm, const Sparse& sparse, const Dense& dense, void* buffer,
+          int64_t& elements);
+// A step of a product of two sparse matrices: it asks for the bytes of a workspace or for the number of
+// elements, which wait, or computes.
+int multiply(void* handle, Function step, const Factors& factors, const void* alpha, const void* beta,
+             size_t& answer);
 
 }  // namespace gpukernel::libraries::cusparse

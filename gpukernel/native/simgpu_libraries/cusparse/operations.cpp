@@ -291,7 +291,7 @@ int convert(void* handle, Function function, int, const Sparse& sparse, const De
     return told(from_dense(own->stream, sparse, dense));
 }
 
-int count(void* handle, const Dense& dense, int64_t& elements) {
+int count(void* handle, int, const Sparse&, const Dense& dense, void*, int64_t& elements) {
     const StreamHandle* const own = handle_of(handle);
     if (!own) return NOT_INITIALIZED;
     if (!dense.rows || !dense.columns) return elements = 0, SUCCESS;  // however many of the other
@@ -423,7 +423,7 @@ int multiply_rows(CUstream stream, const Request& operation, const Scalar& alpha
 }
 }  // namespace
 
-int count(void* handle, const Request&, const Sparse& a, const Sparse& b, int64_t& elements) {
+static int count_product(void* handle, const Sparse& a, const Sparse& b, size_t& elements) {
     const StreamHandle* const own = handle_of(handle);
     if (!own) return NOT_INITIALIZED;
     if (a.columns != b.rows) return INVALID_VALUE;
@@ -432,13 +432,16 @@ int count(void* handle, const Request&, const Sparse& a, const Sparse& b, int64_
     if (result == CUDA_SUCCESS) result = synchronize(own->stream);
     if (result != CUDA_SUCCESS) return told(result);
     elements = 0;
-    for (const int64_t one : counts->all) elements += one;
+    for (const int64_t one : counts->all) elements += static_cast<size_t>(one);
     return SUCCESS;
 }
-int multiply(void* handle, const Request& operation, const void* alpha, const Sparse& a, const Sparse& b,
-             const void* beta, const Sparse& c) {
+int multiply(void* handle, Function step, const Factors& factors, const void* alpha, const void* beta,
+             size_t& answer) {
+    const auto& [operation, a, b, c, workspaces] = factors;
     const StreamHandle* const own = handle_of(handle);
     if (!own) return NOT_INITIALIZED;
+    if (step == SPGEMM_FIRST_ROOM || step == SPGEMM_SECOND_ROOM) return answer = LEAST_ROOM, SUCCESS;
+    if (step == SPGEMM_COUNT) return count_product(handle, a, b, answer);
     const size_t scalar = cublas::data_bytes(static_cast<int>(operation.compute));
     if (!alpha || !beta || !scalar || a.columns != b.rows || c.rows != a.rows || c.columns != b.columns)
         return INVALID_VALUE;
@@ -449,22 +452,14 @@ int multiply(void* handle, const Request& operation, const void* alpha, const Sp
                : multiply_rows<double>(own->stream, operation, x, a, b, y, c);
 }
 
-GPUKERNEL_EXPORT int cusparse_gpukernel_spgemm(void* handle, const Request* operation, const void* alpha,
-                                               const Sparse* matrices, const void* beta) {
-    return multiply(handle, *operation, alpha, matrices[0], matrices[1], beta, matrices[2]);
-}
-GPUKERNEL_EXPORT int cusparse_gpukernel_spgemm_count(void* handle, const Request* operation,
-                                                     const Sparse* matrices, void* elements) {
-    int64_t found = 0;
-    const int status = count(handle, *operation, matrices[0], matrices[1], found);
-    std::memcpy(elements, &found, sizeof found);
-    return status;
-}
-
 // For the worker, which has descriptors of its own for each call.
+GPUKERNEL_EXPORT int cusparse_gpukernel_spgemm(void* handle, int step, const Factors* factors,
+                                               const void* alpha, const void* beta, size_t* answer) {
+    return multiply(handle, static_cast<Function>(step), *factors, alpha, beta, *answer);
+}
 GPUKERNEL_EXPORT int cusparse_gpukernel_count(void* handle, const Dense* dense, void* elements) {
     int64_t found = 0;
-    const int status = count(handle, *dense, found);
+    const int status = count(handle, 0, {}, *dense, nullptr, found);
     std::memcpy(elements, &found, sizeof found);
     return status;
 }

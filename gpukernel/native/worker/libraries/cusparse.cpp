@@ -1,7 +1,7 @@
 // cuSPARSE: its handles, its calls without descriptors (generated from libraries/cusparse/calls.txt), and
 // those with, whose descriptors are made anew for each from what the program's have.
+#include <algorithm>
 #include <cstring>
-#include <span>
 #include <vector>
 
 #include "libraries/cusparse/types.h"
@@ -98,8 +98,16 @@ class Descriptors {
         if (d.batch > 1 && (!batch || batch(made, static_cast<int>(d.batch), d.step))) return failed();
         return made;
     }
+    void* vector(Dense& d) {  // which travels as a matrix of one column
+        if (!read(d) || !check(d) || d.columns != 1 || d.batch != 1 || !ours(d.values)) return failed();
+        auto* const make =
+            find<int (*)(void**, int64_t, void*, int)>(library_, "cusparseCreateDnVec");
+        void* made = nullptr;
+        if (!make || make(&made, d.rows, at(d.values), static_cast<int>(d.type))) return failed();
+        made_.emplace_back(made, "cusparseDestroyDnVec");
+        return made;
+    }
     bool good() const { return good_ && !in_.failed(); }
-    bool ours(const Sparse& s) const { return ours(s.major) && ours(s.minor) && ours(s.values); }
 
   private:
     static void* at(uint64_t address) { return reinterpret_cast<void*>(address); }
@@ -112,8 +120,8 @@ class Descriptors {
     bool good_ = true;
 };
 
-// Products with one sparse matrix: the first (SpMV and SpMM), or the result (SDDMM).
-int product(LibraryArguments& in, const char* name, bool sampled, bool measure, bool vector = false) {
+// Products with one sparse matrix: the first (SpMM), or the result (SDDMM).
+int product(LibraryArguments& in, const char* name, bool sampled, bool measure) {
     Descriptors all(in);
     Request operation;
     Sparse sparse;
@@ -126,12 +134,30 @@ int product(LibraryArguments& in, const char* name, bool sampled, bool measure, 
     const void *const alpha = in.scalar(bytes), *const beta = in.scalar(bytes);
     void* const buffer = in.device();
     if (!all.good()) return INVALID_VALUE;
-    if (vector) operation.algorithm = 0;  // those of SpMV are others than SpMM's
     void* const last = measure ? in.room(sizeof(size_t)) : buffer;
     in.name = name;
     return in.call<int (*)(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*)>(
         in.handle(), static_cast<int>(operation.a), static_cast<int>(operation.b), alpha, a, b, beta, c,
         static_cast<int>(operation.compute), static_cast<int>(operation.algorithm), last);
+}
+
+int product_with_vector(LibraryArguments& in, bool measure) {
+    Descriptors all(in);
+    Request operation;
+    Sparse sparse;
+    Dense first, second;
+    if (!all.read(operation)) return INVALID_VALUE;
+    void* const a = all.sparse(sparse);
+    void* const x = all.vector(first);
+    void* const y = all.vector(second);
+    const size_t bytes = libraries::cublas::data_bytes(static_cast<int>(operation.compute));
+    const void *const alpha = in.scalar(bytes), *const beta = in.scalar(bytes);
+    void* const buffer = in.device();
+    if (!all.good()) return INVALID_VALUE;
+    in.name = measure ? "cusparseSpMV_bufferSize" : "cusparseSpMV";
+    return in.call<int (*)(void*, int, const void*, void*, void*, const void*, void*, int, int, void*)>(
+        in.handle(), static_cast<int>(operation.a), alpha, a, x, beta, y, static_cast<int>(operation.compute),
+        static_cast<int>(operation.algorithm), measure ? in.room(sizeof(size_t)) : buffer);
 }
 
 int to_dense(LibraryArguments& in, bool measure) {
@@ -165,49 +191,121 @@ int from_dense(LibraryArguments& in, bool measure) {
     return in.call<Function>(in.handle(), a, b, algorithm, measure ? in.room(sizeof(size_t)) : buffer);
 }
 
-// How many elements are not 0: NVIDIA's library tells it of a descriptor that was analysed, for which it
-// wants a buffer that the program no longer has.  The one beside the simulated GPU counts.
-int count_elements(LibraryArguments& in) {
-    Dense dense;
-    Descriptors all(in);
-    if (!all.read(dense) || !check(dense) || !in.in_lease(dense.values, 1)) return INVALID_VALUE;
-    in.on_host = true;
-    void* const elements = in.result(sizeof(int64_t));
-    in.name = "cusparse_gpukernel_count";
-    return in.call<int (*)(void*, const Dense*, void*)>(in.handle(), &dense, elements);
+// Answers with one number.
+int answer(LibraryArguments& in, int status, int64_t value) {
+    const auto* const bytes = reinterpret_cast<const char*>(&value);
+    if (!status) in.outputs().assign(bytes, bytes + sizeof value);
+    return status;
 }
 
-// A product of two sparse matrices.  NVIDIA's library wants buffers for it whose size it tells in between:
-// the one beside the simulated GPU has it in one call, and on a real device it is not there.
-bool read_three(LibraryArguments& in, Descriptors& all, Request& operation, std::span<Sparse> matrices) {
-    if (!all.read(operation)) return false;
-    for (Sparse& one : matrices)
-        if (!all.read(one) || !check(one) || one.format != CSR || one.batch != 1 || !all.ours(one))
-            return false;
-    return !in.failed();
-}
-int multiply_sparse(LibraryArguments& in) {
+// How many elements are not 0.  The library beside the simulated GPU counts them; NVIDIA's tells it of a
+// descriptor that was analysed.
+int count_elements(LibraryArguments& in) {
     Descriptors all(in);
     Request operation;
-    Sparse matrices[3];
-    if (!read_three(in, all, operation, matrices)) return INVALID_VALUE;
-    const size_t bytes = libraries::cublas::data_bytes(static_cast<int>(operation.compute));
+    Sparse sparse;
+    Dense dense;
+    if (!all.read(operation)) return INVALID_VALUE;
+    void *const b = all.sparse(sparse), *const a = all.dense(dense), *const buffer = in.device();
+    if (!all.good() || !in.in_lease(dense.values, 1)) return INVALID_VALUE;
+    if (in.session().cuda().simulated()) {
+        in.on_host = true;
+        void* const elements = in.result(sizeof(int64_t));
+        in.name = "cusparse_gpukernel_count";
+        return in.call<int (*)(void*, const Dense*, void*)>(in.handle(), &dense, elements);
+    }
+    using Size = int (*)(void*, int64_t*, int64_t*, int64_t*);
+    auto* const size = find<Size>(in.object->library, "cusparseSpMatGetSize");
+    if (!size) return NOT_SUPPORTED;
+    in.name = "cusparseDenseToSparse_analysis";
+    int status = SUCCESS;
+    int64_t rows = 0, columns = 0, count = 0;
+    in.session().wait(
+        [&] {
+            status = in.call<int (*)(void*, void*, void*, int, void*)>(
+                in.handle(), a, b, static_cast<int>(operation.algorithm), buffer);
+            if (!status) status = size(b, &rows, &columns, &count);
+            return CUDA_SUCCESS;
+        },
+        in.stream());
+    return answer(in, status, count);
+}
+
+// NVIDIA's product of two sparse matrices in its steps, up to the one that the program asks for: descriptors
+// are made for each call, so that the earlier steps are made again.
+int multiply_by_steps(LibraryArguments& in, uint32_t step, const Factors& factors, const void* alpha,
+                      const void* beta, void* a, void* b, void* c, int64_t& found) {
+    using Step = int (*)(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*,
+                         size_t*, void*);
+    using Last = int (*)(void*, int, int, const void*, void*, void*, const void*, void*, int, int, void*);
+    const MathLibrary& library = in.object->library;
+    auto* const create = find<int (*)(void**)>(library, "cusparseSpGEMM_createDescr");
+    auto* const destroy = find<int (*)(void*)>(library, "cusparseSpGEMM_destroyDescr");
+    auto* const estimate = find<Step>(library, "cusparseSpGEMM_workEstimation");
+    auto* const compute = find<Step>(library, "cusparseSpGEMM_compute");
+    auto* const copy = find<Last>(library, "cusparseSpGEMM_copy");
+    auto* const size = find<int (*)(void*, int64_t*, int64_t*, int64_t*)>(library, "cusparseSpMatGetSize");
+    if (!create || !destroy || !estimate || !compute || !copy || !size) return NOT_SUPPORTED;
+    void* preparation = nullptr;
+    if (const int status = create(&preparation)) return status;
+    const auto& [operation, first, second, third, workspaces] = factors;
+    const auto make = [&](auto* its, auto... more) {
+        return its(in.handle(), static_cast<int>(operation.a), static_cast<int>(operation.b), alpha, a, b,
+                   beta, c, static_cast<int>(operation.compute), static_cast<int>(operation.algorithm),
+                   preparation, more...);
+    };
+    // Asks for a workspace's size, and works with the program's where there is one.
+    const auto work = [&](Step its, uint64_t workspace, size_t bytes) {
+        size_t needed = 0;
+        int status = make(its, &needed, static_cast<void*>(nullptr));
+        found = static_cast<int64_t>(needed);
+        if (status || !workspace) return status;
+        return bytes < needed ? INVALID_VALUE : make(its, &needed, reinterpret_cast<void*>(workspace));
+    };
+    const bool measures = step == SPGEMM_FIRST_ROOM;
+    int status = work(estimate, measures ? 0 : workspaces.first, workspaces.first_bytes);
+    if (!status && !measures) {
+        const bool measures_second = step == SPGEMM_SECOND_ROOM;
+        status = work(compute, measures_second ? 0 : workspaces.second, workspaces.second_bytes);
+        int64_t rows = 0, columns = 0;
+        if (!status && !measures_second) status = size(c, &rows, &columns, &found);
+        if (!status && step == SPGEMM) status = make(copy);
+    }
+    destroy(preparation);
+    return status;
+}
+int multiply_sparse(LibraryArguments& in, uint32_t step) {
+    Descriptors all(in);
+    Factors factors;
+    if (!all.read(factors.operation)) return INVALID_VALUE;
+    void* const a = all.sparse(factors.a);
+    void* const b = all.sparse(factors.b);
+    void* const c = all.sparse(factors.c);
+    if (!all.read(factors.workspaces) || !all.good()) return INVALID_VALUE;
+    for (const Sparse* one : {&factors.a, &factors.b, &factors.c})
+        if (one->format != CSR || one->batch != 1) return INVALID_VALUE;
+    const auto& [first, first_bytes, second, second_bytes] = factors.workspaces;
+    if ((first && !in.in_lease(first, std::max<uint64_t>(first_bytes, 1))) ||
+        (second && !in.in_lease(second, std::max<uint64_t>(second_bytes, 1))))
+        return INVALID_VALUE;
+    const size_t bytes = libraries::cublas::data_bytes(static_cast<int>(factors.operation.compute));
     const void *const alpha = in.scalar(bytes), *const beta = in.scalar(bytes);
     if (in.failed()) return INVALID_VALUE;
-    in.name = "cusparse_gpukernel_spgemm";
-    return in.call<int (*)(void*, const Request*, const void*, const Sparse*, const void*)>(
-        in.handle(), &operation, alpha, matrices, beta);
-}
-int count_product(LibraryArguments& in) {
-    Descriptors all(in);
-    Request operation;
-    Sparse matrices[2];
-    if (!read_three(in, all, operation, matrices)) return INVALID_VALUE;
-    in.on_host = true;
-    void* const elements = in.result(sizeof(int64_t));
-    in.name = "cusparse_gpukernel_spgemm_count";
-    return in.call<int (*)(void*, const Request*, const Sparse*, void*)>(in.handle(), &operation, matrices,
-                                                                         elements);
+    int status = SUCCESS;
+    int64_t found = 0;
+    in.name = in.session().cuda().simulated() ? "cusparse_gpukernel_spgemm" : "cusparseSpGEMM";
+    const auto work = [&] {
+        status = in.session().cuda().simulated()
+                     ? in.call<int (*)(void*, int, const Factors*, const void*, const void*, int64_t*)>(
+                           in.handle(), static_cast<int>(step), &factors, alpha, beta, &found)
+                     : multiply_by_steps(in, step, factors, alpha, beta, a, b, c, found);
+        return CUDA_SUCCESS;
+    };
+    if (step == SPGEMM && in.session().cuda().simulated())
+        work();
+    else
+        in.session().wait(work, in.stream());
+    return step == SPGEMM ? status : answer(in, status, found);
 }
 
 int create(LibraryArguments& in, MathLibrary& library, LibraryObject& object) {
@@ -242,12 +340,13 @@ int apply(LibraryArguments& in, LibraryObject& object) {
 
 int call(LibraryArguments& in, uint32_t function) {
     switch (function) {
-        case SPMV:  // a vector is a matrix of one column
-        case SPMM:
-            return product(in, "cusparseSpMM", false, false, function == SPMV);
+        case SPMV:
         case SPMV_ROOM:
+            return product_with_vector(in, function == SPMV_ROOM);
+        case SPMM:
+            return product(in, "cusparseSpMM", false, false);
         case SPMM_ROOM:
-            return product(in, "cusparseSpMM_bufferSize", false, true, function == SPMV_ROOM);
+            return product(in, "cusparseSpMM_bufferSize", false, true);
         case SDDMM:
             return product(in, "cusparseSDDMM", true, false);
         case SDDMM_ROOM:
@@ -261,9 +360,10 @@ int call(LibraryArguments& in, uint32_t function) {
         case COUNT:
             return count_elements(in);
         case SPGEMM:
-            return multiply_sparse(in);
         case SPGEMM_COUNT:
-            return count_product(in);
+        case SPGEMM_FIRST_ROOM:
+        case SPGEMM_SECOND_ROOM:
+            return multiply_sparse(in, function);
         default:
             if (function >= std::size(cusparse_functions)) return NOT_SUPPORTED;
             in.name = cusparse_functions[function].name;

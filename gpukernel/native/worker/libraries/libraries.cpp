@@ -306,6 +306,11 @@ void* LibraryArguments::device() {
     return reinterpret_cast<void*>(address);
 }
 
+void* LibraryArguments::place() {
+    const uint64_t address = word();
+    return reinterpret_cast<void*>(in_lease(address, 1) ? address : 0);
+}
+
 void* LibraryArguments::space(size_t bytes) {
     const uint64_t address = word();
     if (address && bytes && !in_lease(address, bytes)) failed_ = true;

@@ -108,6 +108,7 @@ class LibraryArguments {
     }
     void* device();             // an address in the lease's memory, or null
     void* space(size_t bytes);  // of so many bytes
+    void* place();              // one that nothing is read at; null where it is not in the lease
     const void* scalar(size_t bytes);
     void* result(size_t bytes);
     void* inout(size_t bytes);
