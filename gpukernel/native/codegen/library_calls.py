@@ -91,11 +91,20 @@ class LibraryCall:
     requires: tuple[str, ...]
     implementation: str
     sized: bool = False
+    supports: tuple[str, ...] = ()
 
     @property
     def declaration(self) -> str:
         """Return the parameters as C declares them."""
         return ", ".join(["void* handle", *(f"{p.c_type(self.wide)} {p.name}" for p in self.parameters)])
+
+    @property
+    def checks(self) -> list[str]:
+        """Return the lines that answer at once what the library answers to arguments that it does not take."""
+        return [
+            *(f"    if (!({text})) return INVALID_VALUE;" for text in self.requires),
+            *(f"    if (!({text})) return NOT_SUPPORTED;" for text in self.supports),
+        ]
 
     @property
     def as_sent(self) -> list[LibraryParameter]:
@@ -184,8 +193,11 @@ def _read_call(table: LibraryTable, where: str, words: list[str], more: list[str
             implementation = flag[3:]
         else:
             raise TableError(f"{where}: {name}: unknown flag {flag!r}")
-    parameters = [word for line in more if not line.startswith("require ") for word in line.split()]
+    parameters = [
+        word for line in more if not line.startswith(("require ", "support ")) for word in line.split()
+    ]
     requires = [line.removeprefix("require ") for line in more if line.startswith("require ")]
+    supports = [line.removeprefix("support ") for line in more if line.startswith("support ")]
     if not implementation and reply != "sized":
         raise TableError(f"{where}: {name}: nothing says what implements it")
     for letter in letters:
@@ -200,6 +212,7 @@ def _read_call(table: LibraryTable, where: str, words: list[str], more: list[str
                     tuple(_substituted(text, letter) for text in requires),
                     _substituted(implementation, letter),
                     reply == "sized",
+                    tuple(_substituted(text, letter) for text in supports),
                 )
             )
 
@@ -212,7 +225,7 @@ def client_function(call: LibraryCall) -> str:
         f'    Call call(handle, "{call.name}", {call.number});',
         "    if (!call.ready()) return call.status();",
     ]
-    lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
+    lines += call.checks
     for p in call.as_sent:
         if p.role == "double":
             lines.append(f"    call.number(std::bit_cast<int64_t>({p.name}));")
@@ -299,7 +312,7 @@ def simulated_function(call: LibraryCall) -> str:
         "    Handle* const own = handle_of(handle);",
         "    if (!own) return NOT_INITIALIZED;",
     ]
-    lines += [f"    if (!({text})) return INVALID_VALUE;" for text in call.requires]
+    lines += call.checks
     arguments = [f'Context{{*own, "{call.name}"}}']
     if call.sized:
         least = "LEAST_ROOM"  # and on the host none

@@ -13,6 +13,7 @@ from tests.native.libraries.cublas_cases import BFLOAT, HALF, numbers
 from tests.native.libraries.cudnn import DATA, Cudnn, Tensor
 from tests.native.libraries.cudnn_cases import convolved, last, parameters, to_data, to_filter
 from tests.native.libraries.device import Cases, close
+from tests.real_gpu import REAL
 
 __all__ = ["CASES"]
 
@@ -20,6 +21,7 @@ CASES = Cases()
 case = CASES.add
 
 Floats = np.ndarray[Any, Any]
+NOT_SUPPORTED = 3000
 
 
 def ints(values: Sequence[int]) -> Any:
@@ -63,6 +65,11 @@ def first(findings: Any) -> str:
     return next((f"{name}: {finding}" for name, finding in findings if finding), "")
 
 
+def room(size: int) -> ctypes.c_void_p | None:
+    """Return a workspace of so many bytes; None for none."""
+    return Tensor(np.zeros(size, np.int8)).pointer if size else None
+
+
 @case
 def convolutions_by_their_functions() -> str:
     def one(kind: Any, channels_last: bool) -> str:
@@ -86,20 +93,20 @@ def convolutions_by_their_functions() -> str:
         tensors = [Tensor(a, order) for a in (x, w, y)]
         layouts = [n.layout(tensors[0]), None, n.layout(tensors[2])]
         filters = n.made("Filter", "cudnnSetFilter4dDescriptor", DATA[kind], int(channels_last), 6, 4, 3, 3)
-        a, b, size, none = real(2, kind), real(0.5, kind), ctypes.c_size_t(77), ctypes.c_size_t(0)
-        assert (
-            n(
-                "cudnnGetConvolutionForwardWorkspaceSize",
-                layouts[0],
-                filters,
-                how,
-                layouts[2],
-                1,
-                ctypes.byref(size),
-            )
-            == 0
-        )
-        assert size.value == 0
+        a, b = real(2, kind), real(0.5, kind)
+        spaces = []
+        for direction, given in (
+            ("Forward", (layouts[0], filters, how, layouts[2])),
+            ("BackwardData", (filters, layouts[2], how, layouts[0])),
+            ("BackwardFilter", (layouts[0], layouts[2], how, filters)),
+        ):
+            size = ctypes.c_size_t(77)
+            status = n(f"cudnnGetConvolution{direction}WorkspaceSize", *given, 1, ctypes.byref(size))
+            if REAL and status == NOT_SUPPORTED and kind is not np.float32:
+                return ""  # NVIDIA's library has no such algorithm for each type and order
+            assert status == 0, f"{direction}: {status}"
+            assert REAL or size.value == 0
+            spaces.append((room(size.value), size))
         n.done(
             "cudnnConvolutionForward",
             a,
@@ -109,8 +116,7 @@ def convolutions_by_their_functions() -> str:
             tensors[1].pointer,
             how,
             1,
-            None,
-            none,
+            *spaces[0],
             b,
             layouts[2],
             tensors[2].pointer,
@@ -126,8 +132,7 @@ def convolutions_by_their_functions() -> str:
             dy.pointer,
             how,
             1,
-            None,
-            none,
+            *spaces[1],
             b,
             layouts[0],
             tensors[0].pointer,
@@ -143,8 +148,7 @@ def convolutions_by_their_functions() -> str:
             dy.pointer,
             how,
             1,
-            None,
-            none,
+            *spaces[2],
             b,
             filters,
             tensors[1].pointer,
@@ -183,10 +187,9 @@ def an_algorithm_is_found_for_each_direction() -> str:
         ("BackwardFilter", (x, y, how, w)),
     ):
         found, count = (Performance * 3)(), ctypes.c_int(7)
-        if (
-            n(f"cudnnGetConvolution{name}Algorithm_v7", *given, 3, ctypes.byref(count), found)
-            or count.value != 1
-        ):
+        if n(
+            f"cudnnGetConvolution{name}Algorithm_v7", *given, 3, ctypes.byref(count), found
+        ) or not 1 <= count.value <= (3 if REAL else 1):
             return f"{name}: {count.value} algorithms"
         size = ctypes.c_size_t()
         n.done(f"cudnnGetConvolution{name}WorkspaceSize", *given, found[0].algorithm, ctypes.byref(size))
@@ -209,9 +212,12 @@ def a_convolution_with_bias_and_activation() -> str:
     how = n.made("Convolution", "cudnnSetConvolution2dDescriptor", 1, 1, 1, 1, 1, 1, 1, 0)
     filters = n.made("Filter", "cudnnSetFilter4dDescriptor", 0, 0, 5, 3, 3, 3)
     relu = n.made("Activation", "cudnnSetActivationDescriptor", 1, 0, ctypes.c_double(0))
+    size = ctypes.c_size_t()
+    given = (n.layout(tensors[0]), filters, how, n.layout(tensors[4]))
+    n.done("cudnnGetConvolutionForwardWorkspaceSize", *given, 1, ctypes.byref(size))
     n.done(
-        "cudnnConvolutionBiasActivationForward", real(2), *n.both(tensors[0]), filters, tensors[1].pointer, how, 1, None,
-        ctypes.c_size_t(0), real(0.5), *n.both(tensors[3]), *n.both(tensors[2]), relu, *n.both(tensors[4]),
+        "cudnnConvolutionBiasActivationForward", real(2), *n.both(tensors[0]), filters, tensors[1].pointer, how, 1, room(size.value),
+        size, real(0.5), *n.both(tensors[3]), *n.both(tensors[2]), relu, *n.both(tensors[4]),
     )  # fmt: skip
     wanted = np.maximum(2 * convolved(x, w, p) + 0.5 * z + b, 0)
     slope = Tensor(np.zeros_like(b))
@@ -413,6 +419,7 @@ def batch_normalisation() -> str:
             (1, np.float32, False, 0), (1, np.float32, True, 0), (1, np.float64, True, 1), (0, np.float32, False, 0),
             (1, HALF, True, 0), (1, np.float32, True, 1), (1, np.float32, False, 2),
         )
+        if not (REAL and ops)  # NVIDIA's library does these for half precision and persistent kernels
     )  # fmt: skip
 
 
@@ -506,13 +513,15 @@ def tensors_are_added_transformed_scaled_and_reduced() -> str:
     for operation, right in enumerate(reductions):
         how = n.made("ReduceTensor", "cudnnSetReduceTensorDescriptor", operation, 0, 0, 0, 0)
         out = Tensor(np.zeros((1, 3, 1, 1), np.float32))
+        size = ctypes.c_size_t()
+        n.done("cudnnGetReductionWorkspaceSize", how, n.layout(on[0]), n.layout(out), ctypes.byref(size))
         n.done(
             "cudnnReduceTensor",
             how,
             None,
             ctypes.c_size_t(0),
-            None,
-            ctypes.c_size_t(0),
+            room(size.value),
+            size,
             real(2),
             *n.both(on[0]),
             real(0),

@@ -12,7 +12,8 @@ import numpy as np
 
 from tests.native.libraries.cublas_cases import BFLOAT, HALF, numbers
 from tests.native.libraries.cudnn import DESCRIPTOR, DOUBLE, FLOAT, INT64, TYPE, Cudnn, Tensor
-from tests.native.libraries.device import Cases, close
+from tests.native.libraries.device import Cases, close, forwarded
+from tests.real_gpu import REAL
 
 __all__ = ["CASES", "convolved", "to_data", "to_filter"]
 
@@ -304,8 +305,8 @@ def an_operand_with_the_factor_0_may_be_nowhere() -> str:
 @case
 def pointwise_operations_with_a_number_by_value_and_a_reduction() -> str:
     n = Cudnn()
-    x = numbers((3, 5, 4, 6), np.float32)
-    tensors = [Tensor(one) for one in (x, np.zeros((1, 5, 1, 1), np.float32))]
+    x = numbers((3, 8, 4, 6), np.float32)
+    tensors = [Tensor(one, last(4)) for one in (x, np.zeros((1, 8, 1, 1), np.float32))]
     (dx, ix), (dy, iy) = (n.of(t) for t in tensors)
     two, number = n.tensor((1, 1, 1, 1), (1, 1, 1, 1), np.float32, by_value=True)
     between = n.tensor(x.shape, tensors[0].strides, np.float32, virtual=True)[0]
@@ -344,13 +345,13 @@ def a_descriptor_outlives_the_programs_own() -> str:
     for one in (made, *(d for d, _ in described)):
         if n.library.cudnnBackendDestroyDescriptor(one):
             return "a descriptor was not destroyed"
-    if not n.library.cudnnBackendDestroyDescriptor(made):
+    if (forwarded() or not REAL) and not n.library.cudnnBackendDestroyDescriptor(made):
         return "a descriptor was destroyed twice"
     status = n.run(plan, {number: t.address for (_, number), t in zip(described, tensors, strict=True)})
     return f"status {status}" if status else close(tensors[2].get(), convolved(x, w, p), np.float32, 8)
 
 
-@case
+@CASES.not_native
 def what_is_not_understood_is_refused() -> str:
     n = Cudnn()
     tensors = [Tensor(numbers((1, 4, 4, 4), np.float32)) for _ in range(2)]
@@ -358,7 +359,8 @@ def what_is_not_understood_is_refused() -> str:
     how = n.node(0, {0: (14, 502), 1: (TYPE, 0)})
     made = n.node(13, {750: (DESCRIPTOR, how), 751: (DESCRIPTOR, dx), 753: (DESCRIPTOR, dy)})
     graph = n.node(15, {800: (0, n.handle), 801: (DESCRIPTOR, made)}, finish=False)
-    if (status := n.library.cudnnBackendFinalize(graph)) != 3000:
+    status = n.library.cudnnBackendFinalize(graph)
+    if status != 3000 and not (REAL and status):  # where NVIDIA's library says what it does not know
         return f"a mode that is not there: {status}"
     what = ctypes.create_string_buffer(512)
     n.library.cudnnGetLastErrorString(what, ctypes.c_size_t(512))

@@ -257,7 +257,7 @@ def a_stream_keeps_its_order() -> str:
     return close(a.get() / 4096.0**10, x, np.complex64, 400)
 
 
-@case
+@CASES.not_native
 def what_is_no_plan_is_refused() -> str:
     created = ctypes.c_int()
     a = placed(np.zeros(64, np.complex64))

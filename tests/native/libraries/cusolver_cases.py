@@ -11,7 +11,8 @@ from cuda.bindings import driver
 from scipy import linalg
 
 from tests.native.libraries.cublas_cases import DATA, TYPES, first, numbers
-from tests.native.libraries.device import Array, Cases, Library, close, ok
+from tests.native.libraries.device import Array, Cases, Library, close, forwarded, ok
+from tests.real_gpu import REAL as REAL_GPU
 
 __all__ = ["CASES"]
 
@@ -84,7 +85,8 @@ def data(letter: str, real: bool = False) -> int:
 
 def unit(q: Matrix, kind: Any) -> str:
     """Return what is wrong with the columns of `q` as an orthonormal basis."""
-    return close(q.conj().T @ q, np.eye(q.shape[1], dtype=q.dtype), kind, 10 * len(q))
+    wrong = close(q.conj().T @ q, np.eye(q.shape[1], dtype=q.dtype), kind, 10 * len(q))
+    return wrong and f"not orthonormal: {wrong}"
 
 
 @case
@@ -349,8 +351,10 @@ def singular_values_by_jacobis_names() -> str:
                 s.done(f"cusolverDn{letter}gesvdj", *head, work.pointer, size, info.pointer, params)
                 left, right = u.get()[:, :least], v.get()[:, :least]
                 wrong = close(left * values.get() @ right.conj().T, a, kind, 30 * m)
-                if wrong or (not econ and (unit(u.get(), kind) or unit(v.get(), kind))):
-                    return f"gesvdj {m} {n} {econ}: {wrong}"
+                if not econ:
+                    wrong = wrong or unit(u.get(), kind) or unit(v.get(), kind)
+                if wrong or info.get()[0]:
+                    return f"gesvdj {m} {n} {econ}: {wrong} {info.get()}"
         count, m, n = 3, 7, 5
         many = numbers((m, n, count), kind)
         there, info, values = Array(many), integers(count), Array(np.zeros((n, count), REAL[letter]))
@@ -366,6 +370,13 @@ def singular_values_by_jacobis_names() -> str:
         )
 
     return for_each_type(one)
+
+
+def is_estimate(value: float) -> bool:
+    """Whether an error that the library estimates is one: 0 of a simulated device, and not known on a slice of a real one."""
+    if not REAL_GPU:
+        return value == 0
+    return bool(np.isnan(value)) if forwarded() else value >= 0
 
 
 @case
@@ -387,7 +398,7 @@ def singular_values_of_many_tall_matrices() -> str:
             or close(many[:, :, i] @ v.get()[:, :, i], u.get()[:, :, i] * values.get()[:, i], kind, 200)
             for i in range(count)
         )
-        return wrong or ("" if list(rest) == [0, 0, 0] else f"{list(rest)}")
+        return wrong or ("" if all(is_estimate(one) for one in rest) else f"{list(rest)}")
 
     return for_each_type(one)
 
@@ -479,7 +490,8 @@ def the_functions_of_64_bits() -> str:
             info.pointer,
             ctypes.byref(error),
         )
-        if error.value or (wrong := close(u.get() * values.get() @ v.get().conj().T, g, kind, 50 * n)):
+        wrong = close(u.get() * values.get() @ v.get().conj().T, g, kind, 50 * n)
+        if wrong or not is_estimate(error.value):
             return f"Xgesvdp: {wrong} {error}"
         return ""
 
@@ -544,7 +556,7 @@ def eigenvalues_of_any_matrix() -> str:
     return for_each_type(one)
 
 
-@case
+@CASES.simulated_only("NVIDIA promises nothing of matrices that are not finite")
 def what_is_not_finite_ends_as_nan() -> str:
     def one(s: Library, letter: str) -> str:
         kind, n, count = TYPES[letter], 8, 3
@@ -570,7 +582,7 @@ def what_is_not_finite_ends_as_nan() -> str:
     return for_each_type(one)
 
 
-@case
+@CASES.not_native
 def what_does_not_fit_is_refused() -> str:
     s = solver()
     a, info, size = Array(np.eye(8)), integers(), ctypes.c_int()
@@ -608,7 +620,8 @@ def nothing_waits_and_nothing_is_nothing() -> str:
     a, info = Array(np.zeros((0, 0))), integers()
     s.done("cusolverDnDpotrf", 0, 0, a.pointer, 1, a.pointer, 1, info.pointer)
     s.done("cusolverDnDgetrf", 0, 0, a.pointer, 1, a.pointer, a.pointer, info.pointer)
-    s.done("cusolverDnDsyevd", 1, 0, 0, a.pointer, 1, a.pointer, a.pointer, 1, info.pointer)
+    if not REAL_GPU:  # NVIDIA's fails, with CUSOLVER_STATUS_EXECUTION_FAILED
+        s.done("cusolverDnDsyevd", 1, 0, 0, a.pointer, 1, a.pointer, a.pointer, 1, info.pointer)
     ok(driver.cuStreamSynchronize(stream))
     return "" if info.get()[0] == 0 else f"{info.get()}"
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import traceback
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,7 @@ from cuda.bindings import driver
 from scipy import linalg, sparse
 
 from tests.native.libraries.cublas_cases import DATA, TYPES, first, numbers, op
-from tests.native.libraries.device import Array, Cases, Library, close, ok, scalar
+from tests.native.libraries.device import Array, Cases, Library, close, of_each, ok, scalar
 from tests.real_gpu import REAL
 
 __all__ = ["CASES"]
@@ -96,19 +94,6 @@ def room(s: Library, name: str, *arguments: Any) -> ctypes.c_void_p:
     size = ctypes.c_size_t(0)
     s.done(name, *arguments, ctypes.byref(size))
     return on_device(np.zeros(max(size.value, 1), np.int8))
-
-
-def of_each(one: Callable[..., str], combinations: Iterable[tuple[Any, ...]]) -> str:
-    """Return what is wrong with each of the combinations of a case, the first few of them."""
-    found = []
-    for words in combinations:
-        try:
-            wrong = one(*words)
-        except AssertionError as refused:
-            wrong = str(refused) or traceback.format_exc(limit=-1)
-        if wrong:
-            found.append(f"{words}: {wrong}")
-    return "; ".join(found[:6]) + (f"; {len(found)} in all" if len(found) > 6 else "")
 
 
 def conjugates(letter: str, *operations: int) -> bool:

@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from cuda.bindings import driver
 
 from tests.real_gpu import REAL
 
-__all__ = ["Array", "Cases", "Library", "close", "forwarded", "ok", "scalar", "soname"]
+__all__ = ["Array", "Cases", "Library", "close", "forwarded", "of_each", "ok", "scalar", "soname"]
 
 
 OF_CUDA_13 = {
@@ -139,6 +139,19 @@ class Library:
         """Call a function, and fail where its status is not 0."""
         status = self(name, *arguments)
         assert status == 0, f"{name}: {status}"
+
+
+def of_each(one: Callable[..., str], combinations: Iterable[tuple[Any, ...]]) -> str:
+    """Return what is wrong with each of the combinations of a case, the first few of them."""
+    found = []
+    for words in combinations:
+        try:
+            wrong = one(*words)
+        except AssertionError as refused:
+            wrong = str(refused) or traceback.format_exc(limit=-1)
+        if wrong:
+            found.append(f"{words}: {wrong}")
+    return "; ".join(found[:6]) + (f"; {len(found)} in all" if len(found) > 6 else "")
 
 
 def close(got: Any, wanted: Any, kind: Any, terms: int = 1) -> str:

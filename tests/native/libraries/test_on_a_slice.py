@@ -15,6 +15,7 @@ from gpukernel import native
 from gpukernel.remoting.direct_environment import direct_environment
 from gpukernel.remoting.environment import shim_environment
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, in_one_process
+from tests.native.libraries.device import soname
 from tests.remoting.conftest import WITHOUT_SANITIZER, Worker, call_number, worker
 
 BLAS = """
@@ -142,7 +143,7 @@ cuda = ctypes.CDLL('libcuda.so.1')
 cuda.gpukernel_library_port.restype = ctypes.POINTER(Port)
 port = cuda.gpukernel_library_port(1).contents
 queue = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(Call), ctypes.POINTER(ctypes.c_bool))(port.queue)
-def send(function, words, library=1 | 12 << 16):
+def send(function, words, library={1 | int(soname("libcublas.so.12").rpartition(".")[2]) << 16}):
     data = (ctypes.c_uint64 * max(len(words), 1))(*[w & (2**64 - 1) for w in words])
     captured = ctypes.c_bool()
     queue(ctypes.byref(Call(library, function, None, ctypes.addressof(data), len(words))), ctypes.byref(captured))

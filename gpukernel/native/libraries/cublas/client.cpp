@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "libraries/cublas/handle.h"
+#include "libraries/cublas/products.h"
 #include "libraries/numbers.h"
 
 namespace gpukernel::libraries::cublas {

@@ -1,5 +1,6 @@
 // libcublas beside the simulated GPU: handles, and the entry points that are generated from
 // libraries/cublas/calls.txt.
+#include "libraries/cublas/products.h"
 #include "simgpu_libraries/cublas/product.h"
 #include "simgpu_libraries/cublas/triangles.h"
 #include "simgpu_libraries/cublas/vectors.h"

@@ -1,9 +1,11 @@
 // The generators' bits: 32 at each position of a sequence, which begins anywhere.
 //
-// Philox4x32-10 is Salmon's and others' (SC 2011): the key is the seed, the counter the position by four.
-// MRG32k3a is L'Ecuyer's (1999), its streams' steps by powers of its matrices; a seed sets its first state.
-// XORWOW is Marsaglia's (2003) and MT19937 Matsumoto's and Nishimura's (1998): each block of 65,536 numbers
-// is a sequence of its own, begun from seed and block.
+// Philox4x32-10 is Salmon's and others' (SC 2011), in the order in which NVIDIA's library was seen to have
+// it: the key is the seed, and fours of numbers are those of 65,536 sequences in turn (curand_init's in
+// NVIDIA's public curand_kernel.h): one's number is the counter's high half, the place in it the low one.
+// MRG32k3a is L'Ecuyer's (1999), its streams' steps by powers of its matrices, stretched to 32 bits; a seed
+// sets its first state as curand_init does. XORWOW is Marsaglia's (2003) and MT19937 Matsumoto's and
+// Nishimura's (1998): each block of 65,536 numbers is a sequence of its own, begun from seed and block.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +18,7 @@
 
 namespace gpukernel::simgpu_libraries::curand {
 
-constexpr uint64_t BLOCK = 1 << 16;
+constexpr uint64_t BLOCK = 1 << 16, PHILOX_SEQUENCES = 1 << 16;
 
 inline uint64_t mixed(uint64_t& state) {  // SplitMix64 (Steele, Lea, Flood 2014), to begin others with
     uint64_t z = state += 0x9e3779b97f4a7c15;
@@ -41,9 +43,12 @@ class Mrg {
   public:
     static constexpr uint64_t M1 = 4294967087, M2 = 4294944443;
     Mrg(uint64_t seed, uint64_t position) {
-        uint64_t state = seed;
-        for (uint64_t& one : a_) one = seed ? mixed(state) % (M1 - 1) + 1 : 12345;
-        for (uint64_t& one : b_) one = seed ? mixed(state) % (M2 - 1) + 1 : 12345;
+        const auto low = static_cast<uint32_t>(seed) ^ 0x55555555u;
+        const auto high = static_cast<uint32_t>(seed >> 32) ^ 0xaaaaaaaau;
+        for (size_t i = 0; i < 3; ++i) {
+            a_[i] = seed ? uint64_t{12345} * (i == 1 ? high : low) % M1 : 12345;
+            b_[i] = seed ? uint64_t{12345} * (i == 1 ? low : high) % M2 : 12345;
+        }
         skip(a_, {0, 1, 0, 0, 0, 1, M1 - 810728, 1403580, 0}, M1, position);
         skip(b_, {0, 1, 0, 0, 0, 1, M2 - 1370589, 0, 527612}, M2, position);
     }
@@ -52,10 +57,11 @@ class Mrg {
         a_ = {a_[1], a_[2], a};
         const uint64_t b = (527612 * b_[2] % M2 + (M2 - 1370589) * b_[0] % M2) % M2;
         b_ = {b_[1], b_[2], b};
-        return static_cast<uint32_t>(a > b ? a - b : a + M1 - b);
+        return static_cast<uint32_t>(static_cast<double>(a > b ? a - b : a + M1 - b) * TO_32_BITS);
     }
 
   private:
+    static constexpr double TO_32_BITS = 1.000000048662;
     using State = std::array<uint64_t, 3>;
     using Matrix = std::array<uint64_t, 9>;
     static void skip(State& state, Matrix step, uint64_t modulus, uint64_t count) {
@@ -107,7 +113,8 @@ inline void fill(const libraries::curand::GeneratorSettings& settings, uint64_t 
     using namespace libraries::curand;
     if (settings.type == PHILOX) {
         for (uint64_t i = 0; i < count;) {
-            const auto four = philox((position + i) / 4, 0, settings.seed);
+            const uint64_t block = (position + i) / 4;
+            const auto four = philox(block / PHILOX_SEQUENCES, block % PHILOX_SEQUENCES, settings.seed);
             do to[i] = four[(position + i) % 4];
             while (++i < count && (position + i) % 4);
         }

@@ -17,8 +17,7 @@ constexpr uint64_t AT_ONCE = 1 << 14;  // even: pairs stay together
 // In (0, 1], as cuRAND's are.
 float uniform(uint32_t bits) { return static_cast<float>(bits) * 0x1p-32f + 0x1p-33f; }
 double uniform(uint32_t low, uint32_t high) {
-    const uint64_t bits = static_cast<uint64_t>(high) << 32 | low;
-    return static_cast<double>(bits >> 11) * 0x1p-53 + 0x1p-54;
+    return static_cast<double>(static_cast<uint64_t>(high) << 21 ^ low) * 0x1p-53 + 0x1p-54;
 }
 
 // The number of events where `mean` are expected: for few by multiplication (Knuth), for many by transformed
@@ -82,7 +81,8 @@ void write(Kind kind, const Order& order, uint64_t first, uint64_t count, const 
                 const bool wide = kind == NORMAL_DOUBLE || kind == LOG_NORMAL_DOUBLE;
                 const bool exponential = kind == LOG_NORMAL || kind == LOG_NORMAL_DOUBLE;
                 const uint64_t even = i & ~uint64_t{1};
-                const Pair pair(of_two(even), of_two(even + 1));
+                const Pair pair = wide ? Pair(of_two(even), of_two(even + 1))
+                                       : Pair(uniform(bits[even]), uniform(bits[even + 1]));
                 double value = order.mean + order.deviation * (i & 1 ? pair.second : pair.first);
                 if (exponential) value = std::exp(value);
                 wide ? put(order.to, at, value) : put(order.to, at, static_cast<float>(value));
@@ -107,7 +107,7 @@ int destroy(void* generator) {
 }
 
 int generate(StreamHandle& handle, Generator& generator, Kind kind, const Order& order) {
-    const uint64_t each = kind == BITS || kind == UNIFORM ? 1 : 2;  // numbers of 32 bits
+    const uint64_t each = bytes_of(kind) == 4 && kind != POISSON ? 1 : 2;  // numbers of 32 bits
     const GeneratorSettings settings = generator;
     const uint64_t begin = settings.offset + generator.position;
     generator.position += order.count * each;

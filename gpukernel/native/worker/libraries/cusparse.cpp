@@ -100,8 +100,7 @@ class Descriptors {
     }
     void* vector(Dense& d) {  // which travels as a matrix of one column
         if (!read(d) || !check(d) || d.columns != 1 || d.batch != 1 || !ours(d.values)) return failed();
-        auto* const make =
-            find<int (*)(void**, int64_t, void*, int)>(library_, "cusparseCreateDnVec");
+        auto* const make = find<int (*)(void**, int64_t, void*, int)>(library_, "cusparseCreateDnVec");
         void* made = nullptr;
         if (!make || make(&made, d.rows, at(d.values), static_cast<int>(d.type))) return failed();
         made_.emplace_back(made, "cusparseDestroyDnVec");
