@@ -203,3 +203,20 @@ def test_numbers_travel_before_scalars_whose_bytes_depend_on_them(generator: Any
         assert text.index("computeType") < text.index("scale_bytes(computeType") or "require" in text
     roles = [p.role for p in call.as_sent]
     assert roles.index("scalar") > max(i for i, role in enumerate(roles) if role in ("int", "enum"))
+
+
+def test_the_size_of_a_workspace_is_asked_for_with_the_arrays_addresses(generator: Any) -> None:
+    """NVIDIA's library refuses null pointers there; the worker takes no address that is not the lease's."""
+    table = generator.read_library_table(NATIVE / "libraries/cusparse/calls.txt")
+    call = next(call for call in table.calls if call.name == "cusparseCsr2cscEx2_bufferSize")
+    assert "call.place(csrVal);" in generator.client_function(call)
+    assert "csrVal = in.place();" in generator.worker_function(call)
+
+
+def test_what_a_library_does_not_support_is_refused_in_the_program(generator: Any) -> None:
+    table = generator.read_library_table(NATIVE / "libraries/cublas/calls.txt")
+    call = next(call for call in table.calls if call.name == "cublasGemmEx")
+    line = "if (!(gemm_takes(Atype, Btype, Ctype, computeType, lda, ldb))) return NOT_SUPPORTED;"
+    assert line in generator.client_function(call)
+    assert line in generator.simulated_function(call)
+    assert line not in generator.worker_function(call)  # whose library may be newer than the tables
