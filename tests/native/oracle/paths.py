@@ -13,8 +13,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.real_gpu import cuda_library
 from tests.native.oracle.kernels import Kernel
+from tests.real_gpu import cuda_library
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]

@@ -12,6 +12,8 @@ from tests.native.simgpu_exec import exact
 from tests.native.simgpu_exec.conftest import element
 from tests.native.simgpu_exec.exact import BRAIN, DOUBLE, HALF, SINGLE, Format, Value
 
+INVALID_PTX = 218
+
 FORMATS = {"f16": HALF, "bf16": BRAIN, "f32": SINGLE, "f64": DOUBLE}
 MODES = ("rn", "rz", "rm", "rp")
 
@@ -103,7 +105,7 @@ def test_arithmetic_rounds_as_asked(device: Any, name: str, kind: str, mode: str
 @pytest.mark.parametrize("flush", [False, True], ids=["", "ftz"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
-def test_packed_singles_round_each_as_one(device: Any, name: str, mode: str, flush: bool) -> None:
+def test_packed_singles_round_each_as_one(blackwell: Any, name: str, mode: str, flush: bool) -> None:
     compute: dict[str, Function] = {
         "add": lambda a, b, c: exact.add(a, b, mode),
         "sub": lambda a, b, c: exact.add(a, exact.negate(b), mode),
@@ -114,13 +116,20 @@ def test_packed_singles_round_each_as_one(device: Any, name: str, mode: str, flu
     a, b, c = (one[: len(one) // 2 * 2].view("u8") for one in singles)
     arguments = "%a, %b, %c" if name == "fma" else "%a, %b"
     text = f"{name}.{mode}{'.ftz' if flush else ''}.f32x2 %d, {arguments};"
-    out = element(device, text, a, b, c, "u8").view("u4")
+    out = element(blackwell, text, a, b, c, "u8", "sm_100").view("u4")
     halves = [one.view("u4").tolist() for one in (a, b, c)]
     want = [
         SINGLE.code(compute[name](*(SINGLE.value(code, flush) for code in codes)), mode, flush)
         for codes in zip(*halves, strict=True)
     ]
     agrees(SINGLE, out, want, *halves)
+
+
+def test_packed_singles_are_for_newer_devices(device: Any, launch_failed: Any) -> None:
+    a = np.zeros(2, "u8")
+    with pytest.raises(launch_failed) as failed:
+        element(device, "add.rn.f32x2 %d, %a, %b;", a, a, a, "u8")
+    assert failed.value.code == INVALID_PTX
 
 
 @pytest.mark.parametrize("suffix", ["", ".ftz", ".sat", ".ftz.sat"])
@@ -249,6 +258,8 @@ INTEGERS = {"u8": (0, 2**8), "s8": (-(2**7), 2**7), "u16": (0, 2**16), "s16": (-
 def test_float_to_integer_saturates_and_nan_is_zero_or_the_highest_bit(
     device: Any, source: str, kind: str, mode: str
 ) -> None:
+    if source == "bf16" and kind in ("u8", "s8"):
+        pytest.skip("no such form")
     form = FORMATS[source]
     low, high = INTEGERS[kind]
     bits = int(kind[1:])
@@ -275,6 +286,15 @@ def test_float_to_integer_saturates_and_nan_is_zero_or_the_highest_bit(
             want = max(low, min(high - 1, want))
         size = 16 if bits <= 16 else bits
         assert got == want % 2**size, (hex(code), got, want)
+
+
+@pytest.mark.parametrize("text", ["cvt.rni.u8.bf16 %h0, %h1;", "cvt.rn.bf16.s8 %h0, %h1;"])
+def test_brain_floats_are_not_converted_to_bytes(device: Any, launch_failed: Any, text: str) -> None:
+    """NVIDIA's compiler refuses what the table of the ISA (9.7.9.22) does not rule out."""
+    a = np.zeros(2, "u2")
+    with pytest.raises(launch_failed) as failed:
+        element(device, text + "mov.b16 %d, %a;", a, a, a, "u2")
+    assert failed.value.code == INVALID_PTX
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz"])
