@@ -12,7 +12,7 @@ import pytest
 
 from tests.real_gpu import SIMULATED_ONLY
 
-ILLEGAL_ADDRESS, MISALIGNED = 700, 716
+ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, MISALIGNED = 700, 715, 716
 
 
 def kernel(body: str) -> str:
@@ -134,6 +134,11 @@ barrier.cluster.arrive; barrier.cluster.wait;
             FETCH.replace("SIZE", "80").replace("FROM", "0"),
             ILLEGAL_ADDRESS,
             "Invalid __global__ read of size 80 bytes at k (line 11 of its PTX) by thread (0,0,0) in block (0,0,0): address ",
+        ),
+        (  # what a barrier gives an arrival is no policy: an H100 has an illegal instruction here
+            FETCH.replace("SIZE", "16").replace("FROM", "0").replace("b64 _, [come]", "b64 %rd3, [come]"),
+            ILLEGAL_INSTRUCTION,
+            "A bulk copy with the cache policy 0x100001, which no createpolicy has made, at k (line 11 of its PTX) by thread (0,0,0) in block (0,0,0)",
         ),
         (
             "mov.u32 %r1, 16; cp.async.bulk.global.shared::cta.bulk_group [%rd0], [box+16384], %r1;",
