@@ -54,7 +54,7 @@ class Tally:
     launches: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Tally) -> None:
-        self.kernels += other.kernels
+        """Take up what another process did with the same kernels."""
         self.executions += other.executions
         self.differences += other.differences
         self.launches += other.launches
@@ -136,6 +136,7 @@ def compare_apart(kernels: list[Kernel], names: list[str], level: int | None, ta
         done = compare(some, [name], Simulated(None, level), own)
         connection.send((own, done))
 
+    tally.kernels += len(kernels)
     for name in names:
         rest = kernels
         while rest:
