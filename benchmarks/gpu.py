@@ -13,6 +13,7 @@ import contextlib
 import datetime
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -47,14 +48,7 @@ FIGURES = (
 )
 ROUNDS = 15
 PROGRAM_SECONDS = 120
-NETWORK = (
-    (1.0, 1),
-    (0.1, 1),
-    (0.05, 1),
-    (0.02, 1),
-    (0.1, 4),
-    (0.02, 4),
-)  # share of the device, slices at once
+NETWORK = ((1.0, 1), (0.1, 1), (0.02, 1), (0.1, 4))  # share of the device, slices at once
 
 
 REMOTE_SHARE = 0.5
@@ -70,6 +64,19 @@ REMOTE_PROGRAMS = (
     ("jax", "JAX, ResNet-18, batches of 64 of 224 × 224", "jax_resnet", ()),
 )
 """Package, title, module of `benchmarks.subjects` and its words."""
+
+SUITES = (
+    (
+        "programs and frameworks in remote mode, confined workers",
+        ("-n", "4", "tests/gpu", "--ignore=tests/gpu/test_direct.py", "--ignore=tests/gpu/test_mps.py"),
+        "",
+    ),
+    ("direct mode, MPS", ("tests/gpu/test_direct.py", "tests/gpu/test_mps.py"), ""),
+    ("what kernels of single instructions give", ("-n", "4", "tests/native/simgpu_exec"), "real"),
+    ("calls of the driver through shim and worker", ("-n", "6", "tests/remoting"), "real"),
+    ("math libraries", ("-n", "3", "--dist", "loadfile", "tests/native/libraries"), "real"),
+)
+"""Title, words of pytest, and the device (`tests.real_gpu`)."""
 
 
 def alone() -> dict[str, str]:
@@ -198,13 +205,23 @@ async def frameworks(pool: EmbeddedPool) -> list[Table]:
 
 
 def tests() -> Table:
-    """Return the result of ``tests/gpu``."""
-    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "tests/gpu"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    print(done.stdout, file=sys.stderr)
-    lines = done.stdout.strip().splitlines()
-    rows = [[line] for line in lines if line.startswith(("SKIPPED", "FAILED", "ERROR"))]
-    return Table("`tests/gpu`", ["result"], [*rows, [lines[-1].strip("= ")]])
+    """Return what the suites that run on a real device found: how many tests passed, and the names of those that failed."""
+    table = Table("Tests", ["suite", "passed", "skipped", "failed"])
+    failed = []
+    for title, words, device in SUITES:
+        command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *words]
+        environment = {**os.environ, "GPUKERNEL_TEST_GPU": "simulated" if SIMULATED else device}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        print(done.stdout, file=sys.stderr)
+        counts = dict[str, str]()
+        for number, what in re.findall(r"(\d+) (passed|skipped|failed|error)", done.stdout[-400:]):
+            counts[what] = number
+        table.rows.append(
+            [title, *(counts.get(what, "0") for what in ("passed", "skipped")), counts.get("failed", "0")]
+        )
+        failed += [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR "))]
+    table.notes = " ".join(f"`{line.split(' - ')[0]}`." for line in failed)
+    return table
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Tests on this machine's NVIDIA GPU in place of a simulated one: ``GPUKERNEL_TEST_GPU=real python -m pytest tests/remoting``.
 
-What the simulated GPU's tests expect is held to NVIDIA's driver in this way.  A test of what only a simulated device promises (its
+What the simulated GPU's tests expect is held to NVIDIA's driver in this way; with ``native`` the programs of tests/remoting find
+NVIDIA's driver in place of the shim.  A test of what only a simulated device promises (its
 models, its sentences, its faults' threads and lines) carries `SIMULATED_ONLY`.
 """
 
@@ -14,9 +15,11 @@ import pytest
 from gpukernel import native
 from gpukernel.remoting.direct_environment import find_driver
 
-__all__ = ["REAL", "SIMULATED_ONLY", "cuda_library", "library_folders"]
+__all__ = ["NATIVE", "REAL", "SIMULATED_ONLY", "cuda_library", "library_folders"]
 
-REAL = os.environ.get("GPUKERNEL_TEST_GPU") == "real"
+NATIVE = os.environ.get("GPUKERNEL_TEST_GPU") == "native"
+"""Whether programs of tests/remoting run without gpukernel: what fails so too was never CUDA's promise."""
+REAL = NATIVE or os.environ.get("GPUKERNEL_TEST_GPU") == "real"
 SIMULATED_ONLY = pytest.mark.skipif(REAL, reason="it tests what only a simulated device promises")
 
 

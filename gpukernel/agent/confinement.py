@@ -54,7 +54,9 @@ end by the SIGTERM that it sends to every process of a job that is to leave: the
 
 _DEAF = ("sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
-UNTRIED_BESIDE_NVIDIA = {"landlock", "system-calls"}
+NOT_BESIDE_MPS = {"account", "system-calls"}
+"""What ``auto`` leaves out where MPS runs: its control daemon serves one account at a time, and is reached by a connection."""
+
 ACCOUNTS = (1_900_000_000, 1000)
 """The accounts of workers where the agent may change accounts and nobody named others: the first and how many.  Neither distributions
 nor systemd give numbers in this range to anybody ("Users, Groups, UIDs and GIDs on systemd Systems")."""
@@ -93,7 +95,7 @@ class Confinement:
     Parameters
     ----------
     setting
-        ``auto``: every rung that the machine has, except, beside real devices, those that NVIDIA's driver was not tried with; ``off``;
+        ``auto``: every rung that the machine has, except, where MPS runs, those that it does not bear; ``off``;
         or names of `RUNGS`, separated by commas, all of which must be there.
     accounts
         The first account of workers and how many there are; only used where the agent may change accounts.
@@ -140,8 +142,7 @@ class Confinement:
         if setting == "auto":
             if self._inventory.simulated:
                 return frozenset(RUNGS)
-            # A control daemon of MPS serves one account at a time.
-            return frozenset(RUNGS) - UNTRIED_BESIDE_NVIDIA - ({"account"} if mps_directory() else set())
+            return frozenset(RUNGS) - (NOT_BESIDE_MPS if mps_directory() else set())
         names = frozenset(setting.split(","))
         if unknown := names - set(RUNGS):
             raise ConfinementImpossible(
@@ -157,7 +158,7 @@ class Confinement:
             return "switched off by --confinement"
         if name == "account":
             return "MPS serves one account at a time; name it in --confinement to use it"
-        return "not yet tried with NVIDIA's driver; name it in --confinement to use it"
+        return "programs reach MPS by a connection, which it refuses"
 
     def _find(self, wanted: frozenset[str], setting: str, state: Path) -> tuple[Rung, ...]:
         lacking = {name: self._why_not_wanted(name, setting) for name in RUNGS if name not in wanted}
@@ -353,9 +354,16 @@ def _name(key: Key) -> str:
 
 
 def mps_directory() -> Path | None:
-    """Return the directory of pipes of a running MPS control daemon; None where none is visible."""
+    """Return the directory of pipes of an MPS control daemon of root's or this account's; None where there is none.
+
+    The usual one lies where every account may make it, and what `NOT_BESIDE_MPS` names would be gone with it.
+    """
     directory = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
-    return directory if directory.is_dir() else None
+    try:
+        owner = directory.stat().st_uid
+        return directory if owner in (0, os.getuid()) and (directory / "control").exists() else None
+    except OSError:
+        return None
 
 
 def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str]:

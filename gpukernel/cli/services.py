@@ -25,7 +25,7 @@ from gpukernel.common.address import are_network_addresses, resolve_address, res
 from gpukernel.common.connection import Connection, connection_to, read_connection_file
 from gpukernel.common.data_tls import DataTls
 from gpukernel.common.errors import PoolError
-from gpukernel.common.machine import raise_descriptor_limit
+from gpukernel.common.machine import machine_identity, raise_descriptor_limit
 from gpukernel.common.telemetry.tracing import start_tracing
 from gpukernel.pool.auth.listeners import Listener
 from gpukernel.pool.rpc.server import prepare_state, serve
@@ -72,6 +72,15 @@ def _devices(simulate: str) -> inventory.Inventory:
         return inventory.simulated(simulate) if simulate else inventory.real()
     except inventory.NoDevices as error:
         raise Problem(str(error), USAGE if simulate else FAILED) from None
+
+
+def _check_direct(direct: bool) -> None:
+    """Refuse direct mode where no program could prove that it runs on this machine."""
+    if direct and not machine_identity():
+        raise Problem(
+            "--direct needs this machine's identity, and /etc/machine-id is missing or empty; "
+            "systemd-machine-id-setup writes one."
+        )
 
 
 async def _until_told_to_stop(*alongside: asyncio.Task[None], within: float = 0.0) -> None:
@@ -221,6 +230,7 @@ def up(
     logs.configure(log_level, log_format)
     _trace("gpukernel")
     tls = _tls(tcp_host, data_tls)
+    _check_direct(direct)
     found = _devices(simulate)
     directory = resolve_state(state)
 
@@ -333,6 +343,7 @@ def agent(
     _trace("gpukernel-agent")
     raise_descriptor_limit()
     tls = _tls(tcp_host, data_tls)
+    _check_direct(direct)
     found = choose(_devices(simulate))
     directory = prepare_state(resolve_state(state))
     try:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from gpukernel.agent.confinement import mps_directory
 from tests.attacks.hostile_worker import FAULT, Door, hostile_native, may_have_accounts, on_a_slice, rungs_of
 from tests.conftest import Pool
 
@@ -213,3 +215,14 @@ def test_memory_without_end_ends_the_worker_and_nobody_else(server: Pool, siblin
         outcome = one.deadly(f"fill {6 << 30}")
         assert outcome is None or outcome.result < 6 << 30, str(outcome)
     assert sibling.pid == before
+
+
+def test_a_folder_of_anybodys_is_no_mps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Else whoever makes ``/tmp/nvidia-mps`` on a GPU server takes rungs from its workers."""
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    assert mps_directory() is None
+    (tmp_path / "control").touch()
+    assert mps_directory() == tmp_path
+    if os.getuid() == 0:
+        os.chown(tmp_path, 12345, 12345)
+        assert mps_directory() is None

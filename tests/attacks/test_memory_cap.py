@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import struct
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from gpukernel import native
 from tests.attacks.test_host_memory import BESIDE
 from tests.remoting.conftest import MIB, WITHOUT_SANITIZER, worker
 
@@ -253,6 +256,60 @@ print(d.cuCtxSetLimit(HEAP, 8 << 20)[0].name, most() + living(55), ok(d.cuCtxGet
             assert name == "CUDA_ERROR_INVALID_VALUE", errors
             assert 55 <= int(held_together) <= CAP // MIB
             assert limit == "56"
+
+    asyncio.run(story())
+
+
+# A driver that is not the simulated GPU's, as far as the worker can tell, and sets aside whole steps of 16 MiB.
+ROUNDING_DRIVER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stddef.h>
+__asm__(".globl gpukernel_simgpu_bound\n.set gpukernel_simgpu_bound, 0\n");
+int cuCtxSetLimit(int limit, size_t value) {
+    int (*real)(int, size_t) = (int (*)(int, size_t))dlsym(RTLD_NEXT, "cuCtxSetLimit");
+    const size_t step = limit ? 16 << 20 : 1;
+    return real ? real(limit, (value + step - 1) / step * step) : 999;
+}
+"""
+
+
+def test_a_limit_is_charged_as_the_driver_has_set_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        pytest.skip("needs a C compiler")
+    installed = native.simgpu_library()
+    folder = tmp_path / "simgpu"
+    for part in ("real", "processes"):
+        (folder / part).mkdir(parents=True)
+    real, own = folder / "real" / "libcuda.so.1", folder / "libcuda.so.1"
+    shutil.copy(installed, real)
+    source = folder / "rounding.c"
+    source.write_text(ROUNDING_DRIVER)
+    command = [compiler, "-shared", "-fPIC", str(source), "-Wl,--no-as-needed", str(real)]
+    subprocess.run([*command, f"-Wl,-rpath,{real.parent}", "-o", str(own), "-ldl"], check=True)
+    monkeypatch.setattr(native, "simgpu_library", lambda: own)
+
+    async def story() -> None:
+        environment = {**os.environ, "GPUKERNEL_SIMGPU_PROCESSES": str(folder / "processes")}
+        async with worker(memory_mib=CAP // MIB, env=environment) as one:
+            code = (
+                HEAP_BLOCKS
+                + HOLD
+                + """
+print(d.cuCtxSetLimit(HEAP, 60 << 20)[0].name, ok(d.cuCtxGetLimit(HEAP)) >> 20)
+ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 2 << 20)); ok(d.cuCtxSetLimit(HEAP, 17 << 20))
+most(); hold()
+"""
+            )
+            program = one.start(code)
+            assert program.stdout is not None
+            first = await asyncio.to_thread(program.stdout.readline)
+            assert first == "CUDA_ERROR_OUT_OF_MEMORY 16\n"
+            assert (await asyncio.to_thread(program.stdout.readline)).startswith("holds")
+            bytes_held = held(folder / "processes")
+            assert CAP // 2 < bytes_held <= CAP, f"{bytes_held / MIB} MiB in {CAP / MIB}"
+            await asyncio.to_thread(program.communicate, "\n")
 
     asyncio.run(story())
 

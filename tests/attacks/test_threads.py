@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT
 from tests.remoting.conftest import worker
 
 BEGIN = r"""
@@ -67,9 +68,57 @@ d.cuCtxSynchronize(); ok(d.cuMemFree(held)); assert made; print("served")
 """
 )
 
+SOLVER = (
+    BEGIN
+    + f"sys.path.insert(0, {str(ROOT)!r})"
+    + """
+from tests.native.libraries.device import Array, Library
+import numpy as np
+solver, info = Library("libcusolver.so.11", "cusolverDnCreate"), Array(np.zeros(1, np.int32))
+def factor(a, mib):
+    solver.done("cusolverDnXpotrf", None, 0, ctypes.c_int64(8), 1, a.pointer, ctypes.c_int64(8), 1, None, ctypes.c_size_t(0), ctypes.c_void_p(1), ctypes.c_size_t(mib << 20), info.pointer)
+"""
+)
+
+# Threads make one handle's workspace on the host larger, all behind the same kernel.
+WORKSPACES_AT_ONCE = (
+    SOLVER
+    + """
+a = Array(np.eye(8)); factor(a, 1)
+other = ok(d.cuStreamCreate(1))
+for turn in range(1, 5):
+    spin(3_000_000, other)
+    threads = [beside(lambda n=n: factor(a, 8 * turn + n)) for n in range(8)]
+    [thread.join() for thread in threads]; ok(d.cuCtxSynchronize())
+print("served")
+"""
+)
+
+# What a thread submits behind such a call stays behind it.
+ORDER_OF_A_WORKSPACE = (
+    SOLVER
+    + """
+other = ok(d.cuStreamCreate(1)); spin(30_000_000, other)
+waiting = beside(lambda: ok(d.cuCtxSynchronize())); time.sleep(0.02); ok(d.cuMemGetInfo()); waiting.join()
+for turn in range(1, 5):
+    a = Array(4 * np.eye(8)); factor(a, turn)
+    spin(3_000_000, other)
+    factor(a, turn + 8); ok(d.cuMemsetD32Async(a.address, turn, 16, 0)); ok(d.cuStreamSynchronize(0)); time.sleep(0.1)
+    found = a.get().tobytes(order="F")[:64]
+    assert found == turn.to_bytes(4, "little") * 16, np.frombuffer(found)
+print("served")
+"""
+)
+
 
 @pytest.mark.parametrize(
-    "code", [RESET_WHILE_FREEING, NAMES_WHILE_WAITING], ids=["reset while freeing", "names while waiting"]
+    "code",
+    [
+        pytest.param(RESET_WHILE_FREEING, id="reset while freeing"),
+        pytest.param(NAMES_WHILE_WAITING, id="names while waiting"),
+        pytest.param(WORKSPACES_AT_ONCE, id="workspaces at once", marks=NEEDS_OPENBLAS),
+        pytest.param(ORDER_OF_A_WORKSPACE, id="order of a workspace", marks=NEEDS_OPENBLAS),
+    ],
 )
 def test_threads_of_one_program_do_not_break_their_worker(code: str) -> None:
     async def story() -> None:

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from gpukernel.cli.app import app
 from tests.conftest import Pool, eventually
 from tests.ports import free_port
 
@@ -220,3 +222,15 @@ def test_pool_and_agents_apart_over_tcp_with_tokens(tmp_path: Path) -> None:
     finally:
         for service in reversed(services):
             service.stop()
+
+
+@pytest.mark.parametrize("command", ["up", "agent"])
+def test_direct_mode_on_a_machine_without_an_identity_is_refused(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpukernel.cli.services.machine_identity", lambda: "")
+    said = CliRunner().invoke(app, [command, "--direct", "--simulate", "v100"]).exception
+    assert str(said) == (
+        "--direct needs this machine's identity, and /etc/machine-id is missing or empty; "
+        "systemd-machine-id-setup writes one."
+    )

@@ -17,7 +17,7 @@ import pytest
 from gpukernel.remoting.environment import shim_environment
 from gpukernel.remoting.lease_file import write_lease_file
 from gpukernel.remoting.worker import WorkerHandle, start_worker
-from tests.real_gpu import cuda_library
+from tests.real_gpu import NATIVE, cuda_library
 from tests.remoting.answers import call_table
 
 MIB = 2**20
@@ -55,6 +55,8 @@ class Worker:
         second: Worker | None = None,
         shared_memory: bool = True,
     ) -> dict[str, str]:
+        if NATIVE:
+            return dict(os.environ)
         handles = [self.handle, second.handle] if second else [self.handle]
         endpoints = [[e for e in handle.endpoints if e.startswith(kind)] for handle in handles]
         lease = SimpleNamespace(

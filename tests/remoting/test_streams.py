@@ -351,6 +351,42 @@ def test_what_kernels_print_comes_with_the_first_wait_for_them(transport: dict[s
     assert said_.split() == ["nothing", "hello", "done"] * len(waits)
 
 
+LINES = '''
+line = load(b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 length) vprintf(.param .b64 format, .param .b64 values);
+.global .align 1 .b8 text[7] = {37, 53, 49, 49, 100, 10, 0};
+.visible .entry line(.param .u64 values) {
+  .reg .b64 %rd<3>;
+  mov.u64 %rd1, text; cvta.global.u64 %rd1, %rd1; ld.param.u64 %rd2, [values];
+  { .param .b64 format; .param .b64 values; .param .b32 length;
+    st.param.b64 [format], %rd1; st.param.b64 [values], %rd2; call.uni (length), vprintf, (format, values); }
+  ret;
+}""", b"line")
+ok(d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE, 4 << 20))
+values = int(ok(d.cuMemAlloc(4 * 8000)))
+numbers = (ctypes.c_uint32 * 8000)(*range(8000)); ok(d.cuMemcpyHtoD(values, numbers, 4 * 8000))
+for n in range(8000): ok(d.cuLaunchKernel(line, 1, 1, 1, 1, 1, 1, 0, 0, ((values + 4 * n,), (ctypes.c_void_p,)), 0))
+if FAULTS: ok(d.cuLaunchKernel(load(WILD, b"wild"), 1, 1, 1, 1, 1, 1, 0, 0, 0, 0))
+d.cuCtxSynchronize()
+'''
+
+
+def test_the_newest_lines_of_kernels_and_a_fault_are_told_where_the_worker_has_no_room_for_all() -> None:
+    async def lines(faults: bool) -> list[str]:
+        async with worker() as one:
+            return (await one.run(f"begin(); FAULTS = {faults}" + LINES)).stdout.splitlines()
+
+    told = asyncio.run(lines(False))
+    assert len(told) > 1500  # of 512 bytes each, by a pipe of 1 MiB
+    assert told[-1].strip() == "7999"
+    told = asyncio.run(lines(True))
+    assert told[-2].strip() == "7999"
+    assert told[-1].startswith("gpukernel: ")
+
+
 def test_events_and_streams_need_no_current_context_where_they_say_whose_they_are() -> None:
     code = """
 stream, event, later = ok(d.cuStreamCreate(0)), ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 LONGEST_LINE = 4096
 MOST_CALLS = 32
 SILENT_SECONDS = 5.0
+FULL_SECONDS = 0.2
 
 
 class Asking:
@@ -47,7 +48,13 @@ class Asking:
             async with asyncio.TaskGroup() as calls:
                 while True:
                     await places.acquire()
-                    link, _ = await asyncio.get_running_loop().sock_accept(listening)
+                    try:
+                        link, _ = await asyncio.get_running_loop().sock_accept(listening)
+                    except OSError as error:  # of open files there may be no more: one that is open may end
+                        places.release()
+                        log.warning("nobody is let in: %s", error.strerror)
+                        await asyncio.sleep(FULL_SECONDS)
+                        continue
                     call = calls.create_task(self._call(link))
                     call.add_done_callback(lambda _: places.release())
         finally:

@@ -7,6 +7,7 @@ Guarantees
 ----------
 * Nothing of it stands in a job's start.
 * Whose a job is says the controller, in numbers; it is asked once for each job that has a step here, whoever asks for which job.
+* An account that asks for jobs that are not its own here has Slurm looked at for it once in `IN_VAIN_SECONDS`, however often it asks.
 * What it knows is on disk, in Slurm and in the pool; killed at any moment, the next one goes on.
 * A lease of this node whose job Slurm does not have there any more, in two looks `sweep` seconds apart, is released, whoever forgot it.
   While Slurm does not answer, nothing is released but by epilogs.
@@ -42,6 +43,7 @@ log = logging.getLogger(__name__)
 
 KNOWN_SECONDS = 60.0
 LOOK_SECONDS, LEAST_LOOK_SECONDS = 0.5, 0.05
+IN_VAIN_SECONDS = 1.0
 MOST_AT_ONCE = 8
 LONGEST_NOTICE = 64
 MIB = 2**20
@@ -86,6 +88,8 @@ class ShardNode:
         self._cluster = ""
         self._missing = set[str]()
         self._looking, self._looked_at, self._tried_at = asyncio.Lock(), 0.0, 0.0
+        self._failure: SlurmAway | SlurmRefused | None = None  # of the last look
+        self._in_vain: dict[int, float] = {}  # the accounts that have just asked for nothing of theirs
         self._over, self._without = set[str](), dict[str, NodeJob]()
         self._allocated: dict[str, JobShards] = {}
         self._said = ""
@@ -216,25 +220,44 @@ class ShardNode:
                 self._note(f"Slurm does not answer: {error}.")
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _look(self) -> None:
-        """Take on the jobs that have a step here and are not known; one look is for all who asked before it.
+    async def _look(self, asked: float | None = None) -> None:
+        """Take on the jobs that have a step here and are not known; one look is for all who asked before it, also where it fails.
 
         Raises
         ------
         SlurmAway, SlurmRefused
         """
-        asked = time.monotonic()
+        asked = time.monotonic() if asked is None else asked
         async with self._looking:
-            if self._looked_at > asked:
-                return
-            await asyncio.sleep(max(0.0, self._tried_at + LEAST_LOOK_SECONDS - time.monotonic()))
-            self._tried_at = begin = time.monotonic()
-            self._over.clear()
-            new = await self._slurm.steps_on(self.name) - set(self._jobs) - set(self._without)
-            if new:
-                there, learnt = await asyncio.gather(self._slurm.jobs_on(self.name), self._learn(new))
-                await self._take_on({job: there[job] for job in new if job in there}, learnt)
-            self._looked_at = begin
+            if self._looked_at <= asked:
+                await asyncio.sleep(max(0.0, self._tried_at + LEAST_LOOK_SECONDS - time.monotonic()))
+                self._tried_at = begin = time.monotonic()
+                try:
+                    await self._look_now()
+                    self._failure = None
+                except (SlurmAway, SlurmRefused) as error:
+                    self._failure = error
+                self._looked_at = begin
+            if self._failure is not None:
+                raise type(self._failure)(*self._failure.args)
+
+    async def _look_now(self) -> None:
+        self._over.clear()
+        new = await self._slurm.steps_on(self.name) - set(self._jobs) - set(self._without)
+        if new:
+            there, learnt = await asyncio.gather(self._slurm.jobs_on(self.name), self._learn(new))
+            await self._take_on({job: there[job] for job in new if job in there}, learnt)
+
+    async def _look_for(self, user: int) -> None:
+        """Look because an account asks; one that has just asked in vain waits, most often for one of the daemon's own looks."""
+        asked = time.monotonic()
+        await asyncio.sleep(max(0.0, self._in_vain.get(user, 0.0) - asked))
+        await self._look(asked)
+
+    def _asked_in_vain(self, user: int) -> None:
+        now = time.monotonic()
+        self._in_vain = {one: until for one, until in self._in_vain.items() if until > now}
+        self._in_vain[user] = now + IN_VAIN_SECONDS
 
     async def _take_on(self, jobs: dict[str, NodeJob], learnt: dict[str, JobShards | None]) -> None:
         """Hold the leases of those jobs that have shards; an epilog that comes meanwhile ends a job that is not put down yet."""
@@ -308,11 +331,11 @@ class ShardNode:
     async def _answers(self, job: str, user: int) -> AsyncIterator[tuple[str, str]]:
         while job not in self._jobs and job not in self._without:
             try:
-                await self._look()
+                await self._look_for(user)
                 break
             except (SlurmAway, SlurmRefused) as error:
+                self._asked_in_vain(user)
                 yield "waiting", f"Slurm does not answer: {error}"
-                await asyncio.sleep(LOOK_SECONDS)
         held, other = self._jobs.get(job), self._without.get(job)
         if held is not None and user in (0, held.note.user):
             async for answer in held.answers():
@@ -320,6 +343,7 @@ class ShardNode:
         elif other is not None and user in (0, other.user):
             yield "refused", no_shards(job, self.name)
         else:
+            self._asked_in_vain(user)
             yield "refused", f"You have no job {job[:20]} on {self.name}."
 
     # --- what was lost ---

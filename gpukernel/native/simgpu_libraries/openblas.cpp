@@ -2,8 +2,11 @@
 
 #include <dlfcn.h>
 
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <mutex>
+#include <thread>
 
 #include "libraries/library.h"
 #include "simgpu_libraries/device_work.h"
@@ -55,6 +58,53 @@ void* openblas(const char* name) {
     if (found) return found;
     std::fprintf(stderr, "gpukernel: OpenBLAS has no %s_\n", name);
     std::abort();
+}
+
+namespace {
+constexpr uint64_t LEAST = 2 << 20, EACH = 4 << 10, MOST = 128 << 20;  // of a buffer
+constexpr uint64_t LARGE = 16 << 20;
+constexpr size_t MOST_LARGE = 2;  // buffers that may be larger
+
+struct Buffer {
+    uint64_t charged = 0;
+    bool busy = false;
+};
+struct Buffers {
+    std::mutex mutex;
+    std::condition_variable given_back;
+    Room<Buffer> all{std::max<size_t>(std::thread::hardware_concurrency(), 1)};
+};
+Buffers& buffers() {
+    static Buffers* const only = new Buffers;  // work may go on while the process ends
+    return *only;
+}
+}  // namespace
+
+OpenblasBuffer::OpenblasBuffer(int64_t longest) {
+    const uint64_t bytes =
+        std::min(LEAST + EACH * static_cast<uint64_t>(std::clamp<int64_t>(longest, 0, 1 << 20)), MOST);
+    auto& [mutex, given_back, all] = buffers();
+    const size_t mine = bytes > LARGE ? std::min(MOST_LARGE, all.size()) : all.size();
+    std::unique_lock lock(mutex);
+    for (;; given_back.wait(lock)) {
+        // The first that is free, as OpenBLAS has it.
+        for (slot_ = 0; slot_ < mine && all[slot_].busy;) ++slot_;
+        if (slot_ == mine) continue;
+        Buffer& its = all[slot_];
+        if (bytes <= its.charged) break;
+        if (take_room(bytes - its.charged)) {
+            its.charged = bytes;
+            break;
+        }
+        if (std::ranges::none_of(all, &Buffer::busy)) throw std::bad_alloc();
+    }
+    all[slot_].busy = true;
+}
+OpenblasBuffer::~OpenblasBuffer() {
+    Buffers& its = buffers();
+    const std::lock_guard lock(its.mutex);
+    its.all[slot_].busy = false;
+    its.given_back.notify_all();
 }
 
 bool can_make_handle(std::span<const char* const> functions) {

@@ -49,6 +49,7 @@ CERTIFIED = -3
 
 _TOKEN = CompiledSql(sa.select(tokens).where(tokens.c.id == sa.bindparam("id")))  # with every call over TCP
 
+_NAMED_SECONDS = 300.0
 _AT_ONCE = 500  # of SQLite's bound values
 
 
@@ -189,7 +190,9 @@ class Identity:
         self._files = dict(files or {})
         self._require_certificates = require_certificates
         self._accounts: dict[str, int] = {}  # what gRPC calls the peer → account
-        self._names: dict[int, str] = {}  # asked once an account: a directory service may answer slowly
+        self._names: dict[
+            int, tuple[str, float]
+        ] = {}  # and since when: a directory service may answer slowly
         self.open_calls = OpenCalls(self._those_living, self._person_of_hub)
 
     def connected(self, peer: str, uid: int) -> None:
@@ -230,7 +233,7 @@ class Identity:
         if not authorization:
             if uid is None:
                 return None
-            name = self._names.get(uid) or self._names.setdefault(uid, account_name(uid))
+            name = self._name_of(uid, now)
             scope = "admin" if uid in (0, os.geteuid()) else "person"
             return Caller(name, scope, uid, credential=f"account {uid}")
         kind, _, token = authorization.partition(" ")
@@ -256,6 +259,14 @@ class Identity:
             credential=f"token {row.id}",
             inside=bool(row.inside),
         )
+
+    def _name_of(self, uid: int, now: float) -> str:
+        """Return the name of an account, which is asked again after some minutes: its number may be somebody else's then."""
+        name, since = self._names.get(uid, ("", 0.0))
+        if not name or abs(now - since) > _NAMED_SECONDS:
+            name = account_name(uid)
+            self._names[uid] = name, now
+        return name
 
     async def hub_caller(
         self, peer: str, authorization: str, now: float, certificate: str = ""

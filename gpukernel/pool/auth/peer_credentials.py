@@ -1,6 +1,7 @@
 """Peer credentials: a unix socket that records the account of each connection and hands it on to gRPC.
 
 The front (`gpukernel.pool.doors.front`) accepts the connection, and the kernel is asked who is at its other end (``SO_PEERCRED``, unix(7)).
+A pool in a container without root may not know an account by its number: all such have one number, and need a token.
 A TCP address is served the same way, where the kernel knows no account.
 """
 
@@ -21,6 +22,7 @@ from gpukernel.pool.doors.front import serve_front
 __all__ = ["listen_on_tcp", "serve_tcp", "serve_with_peer_credentials"]
 
 _CREDENTIALS = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_ALL_ACCOUNTS, _USUALLY_UNKNOWN = 2**32 - 1, 65534
 _BACKLOG = 4096  # of the kernel, which allows less on some machines: a unix socket whose backlog is full refuses whoever comes
 
 
@@ -46,10 +48,12 @@ async def serve_with_peer_credentials(
         Where connections are counted, with those of other listeners.
     """
 
+    unknown = _unknown_account()
+
     def came(peer: str, end: socket.socket) -> str:
         packed = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         _, uid, _ = _CREDENTIALS.unpack(packed)
-        identity.connected(peer, uid if accounts else NOBODY)
+        identity.connected(peer, uid if accounts and uid != unknown else NOBODY)
         return f"account {uid}" if accounts else f"account {uid} in a container"
 
     listener = _listening(path, 0o666 if everybody else 0o600)
@@ -95,6 +99,20 @@ def listen_on_tcp(address: str) -> socket.socket:
     family, *_, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
     both = host == "::" and socket.has_dualstack_ipv6()
     return socket.create_server(where, family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
+def _unknown_account() -> int | None:
+    """Return the number that accounts have which this user namespace does not know (user_namespaces(7)); None where it knows all."""
+    try:
+        counts = [int(line.split()[2]) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    except OSError:
+        return None  # a kernel without user namespaces
+    if sum(counts) >= _ALL_ACCOUNTS:
+        return None
+    try:
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except OSError:
+        return _USUALLY_UNKNOWN
 
 
 def _listening(path: Path, mode: int) -> socket.socket:

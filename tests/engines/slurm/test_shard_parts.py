@@ -318,6 +318,42 @@ def test_a_program_that_asks_first_has_its_job_seen_and_strangers_cost_the_contr
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("away", [False, True], ids=["Slurm answers", "Slurm is away"])
+def test_an_account_that_asks_for_jobs_that_are_not_there_has_slurm_looked_at_once_a_second(
+    folder: JobsFolder, monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    monkeypatch.setattr("gpukernel.engines.shards.holding.QUIET_SECONDS", 0.0)
+
+    class Away(NodeOfSlurm):
+        async def steps_on(self, node: str) -> set[str]:
+            await super().steps_on(node)
+            if away:
+                raise SlurmAway("connection refused")
+            return set(self.jobs)
+
+    slurm = Away({})
+    node = ShardNode(slurm, folder, "n1", "n1", [], nobody)
+    said = []
+
+    async def crowd(first: int) -> None:
+        for number in range(first, first + 1000):
+            said.append(await first_answer(node, str(number), 4711))
+
+    async def ask() -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.8):
+                await asyncio.gather(*(crowd(1000 * n) for n in range(20)))
+        assert slurm.asked["steps"] <= 2
+        assert {word for word, _ in said} == {"waiting" if away else "refused"}
+        slurm.jobs["12"] = NodeJob(1000, 100, 0)  # another account waits for nobody
+        before = slurm.asked["steps"]
+        assert (await first_answer(node, "12", 1000))[0] == "waiting"
+        assert slurm.asked["steps"] == before + 1
+        await asyncio.gather(*(held.leave() for held in node._jobs.values()))
+
+    asyncio.run(ask())
+
+
 def test_a_job_without_shards_is_asked_for_once(folder: JobsFolder) -> None:
     slurm = NodeOfSlurm({"12": NodeJob(1000, 100, 0)}, gres="")
     node = ShardNode(slurm, folder, "n1", "n1", [], nobody)

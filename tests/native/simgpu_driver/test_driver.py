@@ -437,3 +437,27 @@ copy.srcDevice = copy.dstDevice = p; copy.WidthInBytes = 16; copy.Height = 3; co
 print(d.cuMemcpy2D(copy)[0].name)
 copy.srcPitch = copy.dstPitch = 16; copy.srcY = (1 << 60) - 1; copy.Height = 2; print(d.cuMemcpy2D(copy)[0].name)"""
     assert out(code).split() == ["CUDA_ERROR_OUT_OF_MEMORY"] * 2 + ["CUDA_ERROR_INVALID_VALUE"] * 4
+
+
+def test_the_newest_of_what_kernels_print_is_kept_where_the_buffer_is_full() -> None:
+    code = '''begin()
+say = load(b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.extern .func (.param .b32 length) vprintf(.param .b64 format, .param .b64 values);
+.global .align 1 .b8 text[9] = {108, 105, 110, 101, 32, 37, 100, 10, 0};
+.visible .entry say(.param .u64 values) {
+  .reg .b64 %rd<3>;
+  mov.u64 %rd1, text; cvta.global.u64 %rd1, %rd1; ld.param.u64 %rd2, [values];
+  { .param .b64 format; .param .b64 values; .param .b32 length;
+    st.param.b64 [format], %rd1; st.param.b64 [values], %rd2; call.uni (length), vprintf, (format, values); }
+  ret;
+}""", b"say")
+limit = d.CUlimit.CU_LIMIT_PRINTF_FIFO_SIZE
+ok(d.cuCtxSetLimit(limit, 4096))
+values = int(ok(d.cuMemAlloc(4000)))
+numbers = (ctypes.c_uint32 * 1000)(*range(1000)); ok(d.cuMemcpyHtoD(values, numbers, 4000))
+for n in range(1000): ok(d.cuLaunchKernel(say, 1, 1, 1, 1, 1, 1, 0, 0, ((values + 4 * n,), (ctypes.c_void_p,)), 0))
+ok(d.cuCtxSynchronize())'''
+    assert run(code).stdout == "".join(f"line {n}\n" for n in range(1000))[-4096:]

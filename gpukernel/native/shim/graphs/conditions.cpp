@@ -152,13 +152,14 @@ CUresult CUDAAPI cuGraphConditionalHandleCreate(CUgraphConditionalHandle* pHandl
         return gpukernel::unsupported("a conditional node on a device that is not simulated");
     if (error != CUDA_SUCCESS) return error;
     auto condition = std::make_shared<Condition>();
-    condition->context = context, condition->value = defaultLaunchValue;
+    condition->context = context;
     condition->assigned = flags & CU_GRAPH_COND_ASSIGN_DEFAULT;
+    condition->value = condition->assigned ? defaultLaunchValue : 0;  // else it is nothing's, as on an H100
     error = take_word(connection, *condition);
     if (error != CUDA_SUCCESS) return error;
     {
         Request request(connection, gpukernel::wire::DriverCall::cuMemsetD32_v2);
-        request.put<CUdeviceptr>(condition->address), request.put<unsigned>(defaultLaunchValue);
+        request.put<CUdeviceptr>(condition->address), request.put<unsigned>(condition->value);
         request.put<size_t>(1);
         if (error = request.queue(); error != CUDA_SUCCESS) return error;
     }

@@ -21,6 +21,7 @@ using Operation = gpukernel::wire::VirtualMemory;
 
 namespace {
 constexpr uint64_t UNIT = 2 << 20;
+constexpr uint64_t WINDOW = 64 << 20;  // the worker's driver reserves no less at a wished address
 constexpr int QUIET_TRIES = 8, TRIES = 16;
 
 CUdeviceptr random_address(uint64_t bytes, uint64_t alignment) {  // 0 where there is no randomness
@@ -114,21 +115,22 @@ CUresult reserve_on_both_sides(Connection& connection, uint64_t bytes, uint64_t 
     CUresult error = CUDA_SUCCESS;
     alignment = std::max(alignment, UNIT);
     if (bytes >= QUIET_BYTES || alignment >= QUIET_BYTES) return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t apart = std::max(alignment, WINDOW);
     auto found = [&](uint64_t at) { return take(connection, address = at, bytes, alignment, error); };
     if (wanted && wanted % alignment == 0 && found(wanted)) return CUDA_SUCCESS;
     for (int i = 0; i < QUIET_TRIES && error == CUDA_SUCCESS; ++i) {
-        const CUdeviceptr quiet = random_address(bytes, alignment);
+        const CUdeviceptr quiet = random_address(bytes, apart);
         if (quiet && found(quiet)) return CUDA_SUCCESS;
     }
     for (int i = 0; i < TRIES && error == CUDA_SUCCESS; ++i) {  // where the kernel has room
         void* free =
-            ::mmap(nullptr, bytes + alignment, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            ::mmap(nullptr, bytes + apart, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (free == MAP_FAILED) break;
-        ::munmap(free, bytes + alignment);
+        ::munmap(free, bytes + apart);
         const auto from = reinterpret_cast<uint64_t>(free);
         // Twice as far down each time.
-        const uint64_t down = ((uint64_t{1} << i) - 1) * std::max(alignment, bytes);
-        if (down < from && found((from - down + alignment - 1) / alignment * alignment)) return CUDA_SUCCESS;
+        const uint64_t down = ((uint64_t{1} << i) - 1) * std::max(apart, bytes);
+        if (down < from && found((from - down + apart - 1) / apart * apart)) return CUDA_SUCCESS;
     }
     return error == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : error;
 }
@@ -152,7 +154,7 @@ void free_here(CUdeviceptr address, uint64_t bytes) { ::munmap(reinterpret_cast<
 CUdeviceptr reserve_here(uint64_t bytes) {
     if (bytes >= QUIET_BYTES) return 0;
     for (int i = 0; i < QUIET_TRIES; ++i) {
-        const CUdeviceptr address = random_address(bytes, UNIT);
+        const CUdeviceptr address = random_address(bytes, WINDOW);
         if (address && take_here(address, bytes)) return address;
     }
     return 0;

@@ -57,27 +57,18 @@ void Device::failed(CUresult error) {
     pending_.compare_exchange_strong(none, error);
 }
 
-void Device::flush_printed() {
-    std::string text;
-    {
-        std::lock_guard lock(print_mutex);
-        text.swap(printed);
-    }
-    for (size_t at = 0; at < text.size();) {
-        ssize_t written = ::write(STDOUT_FILENO, text.data() + at, text.size() - at);
-        if (written <= 0) break;
-        at += written;
-    }
-}
+void Device::flush_printed() { printed.write_to(STDOUT_FILENO); }
 
 void Device::report(const Result& fault) {
     if (fault.message.empty()) return;
-    {
-        std::lock_guard lock(print_mutex);
-        // A failed assertion looks as it does on any GPU.
-        printed += (fault.status == Status::assertion ? "" : "gpukernel: ") + fault.message + "\n";
+    // A failed assertion looks as it does on any GPU.
+    const std::string line = (fault.status == Status::assertion ? "" : "gpukernel: ") + fault.message + "\n";
+    printed.write_to(STDOUT_FILENO, line.size());
+    for (size_t at = 0; at < line.size();) {
+        const ssize_t written = ::write(STDOUT_FILENO, line.data() + at, line.size() - at);
+        if (written <= 0) break;
+        at += static_cast<size_t>(written);
     }
-    flush_printed();
 }
 
 CUresult Device::told() {

@@ -17,6 +17,7 @@
 #include "libcuda/entry_points.h"
 #include "libcuda/library.h"
 #include "simgpu/driver/devices/models.h"
+#include "simgpu/driver/modules/printed_text.h"
 #include "simgpu/driver/streams/schedule.h"
 #include "simgpu/driver/textures/texture_table.h"
 #include "simgpu/engine.h"
@@ -35,7 +36,8 @@ struct Loaded {  // a module or a library: the same thing under two names
     std::vector<std::unique_ptr<struct Kernel>> functions;
     std::vector<std::shared_ptr<struct Reference>> references;  // to textures and surfaces (texture.cpp)
     std::mutex mutex;
-    std::mutex reading;  // of a kernel that is used for the first time
+    std::mutex reading;          // of a kernel that is used for the first time
+    std::vector<uint64_t> code;  // of the device's memory, where modules are loaded lazily
 };
 
 // A CUfunction and a CUkernel.  Not "Function": that is what exec/machine.h calls a decoded one, and of two
@@ -73,9 +75,8 @@ struct Device : libcuda::Device {
     Clock::time_point busy_since{};
     std::atomic<uint64_t>* busy_nanoseconds = nullptr;  // before the first work
     std::mutex mutex;
-    int retained = 0;     // of the primary context
-    std::string printed;  // by kernels, until the next synchronisation
-    std::mutex print_mutex;
+    int retained = 0;                                        // of the primary context
+    PrintedText printed;                                     // by kernels, until the next synchronisation
     std::map<uint64_t, size_t> pinned;                       // host allocations by address
     std::map<uint64_t, unsigned> mapped;                     // the flags of those that the device reaches
     size_t limits[CU_LIMIT_MAX] = {1024, 1 << 20, 8 << 20};  // by CUlimit

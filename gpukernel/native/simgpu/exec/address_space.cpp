@@ -12,6 +12,7 @@
 
 namespace gpukernel::simgpu {
 namespace {
+constexpr size_t kLargeRange = size_t{64} << 20;
 
 constexpr int kAnonymous = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 constexpr uint64_t kEndOfUserSpace = 1ull << 47;
@@ -40,7 +41,8 @@ std::optional<uint64_t> AddressSpace::reserve(size_t bytes, size_t alignment, ui
     alignment = std::max(alignment, GRANULARITY);
     if (bytes > kEndOfUserSpace || alignment > kEndOfUserSpace) return std::nullopt;
     std::unique_lock lock(mutex_);
-    if (wanted >= kLowest && wanted % alignment == 0 && wanted < kEndOfUserSpace) {
+    // A wish is heeded for large ranges alone, as by NVIDIA's driver.
+    if (bytes >= kLargeRange && wanted >= kLowest && wanted % alignment == 0 && wanted < kEndOfUserSpace) {
         void* there =
             ::mmap(at(wanted), bytes, PROT_READ | PROT_WRITE, kAnonymous | MAP_FIXED_NOREPLACE, -1, 0);
         if (there == at(wanted)) {

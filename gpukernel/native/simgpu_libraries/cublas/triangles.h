@@ -33,12 +33,10 @@ inline int64_t width_of(int64_t side) {
 template <class T>
 void triangular(bool solve, const Triangle& t, int64_t m, int64_t n, T alpha, const T* a, int64_t lda, T* b,
                 int64_t ldb) {
-    using Function = void (*)(const char*, const char*, const char*, const char*, const int*, const int*,
-                              const T*, const T*, const int*, T*, const int*);
-    static const auto trsm =
-        reinterpret_cast<Function>(openblas((std::string(1, letter_of<T>) + "trsm").c_str()));
-    static const auto trmm =
-        reinterpret_cast<Function>(openblas((std::string(1, letter_of<T>) + "trmm").c_str()));
+    const auto trsm = GPUKERNEL_BLAS(T, "trsm", const char*, const char*, const char*, const char*,
+                                     const int*, const int*, const T*, const T*, const int*, T*, const int*);
+    const auto trmm = GPUKERNEL_BLAS(T, "trmm", const char*, const char*, const char*, const char*,
+                                     const int*, const int*, const T*, const T*, const int*, T*, const int*);
     const char side = t.sides(), uplo = t.half(), trans = operation_of<T>(t.trans), diag = t.unit();
     const int mi = static_cast<int>(m), ni = static_cast<int>(n), la = static_cast<int>(lda),
               lb = static_cast<int>(ldb);

@@ -36,7 +36,9 @@ struct Result : cublas::Result {
 template <class T>
 void solve(const Access& access, int64_t m, int64_t columns, uint64_t dl, uint64_t d, uint64_t du, uint64_t B,
            int64_t ldb) {
-    const auto gtsv = GPUKERNEL_BLAS(T, "gtsv", const int*, const int*, T*, T*, T*, T*, const int*, int*);
+    // It packs nothing, however long the diagonal is.
+    auto* const gtsv =
+        GPUKERNEL_BLAS(T, "gtsv", const int*, const int*, T*, T*, T*, T*, const int*, int*).function;
     auto below = copied<T>(access, dl, m, "dl"), diagonal = copied<T>(access, d, m, "d"),
          above = copied<T>(access, du, m, "du");
     Room<T> x;

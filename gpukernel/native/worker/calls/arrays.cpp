@@ -96,7 +96,7 @@ template <class Handle, class Destroy>
 CUresult destroy(Session& session, Reader& in, Kind kind, Destroy function) {
     const auto name = in.get<uint64_t>();
     Handle handle;
-    if (!session.handle(name, kind, handle) || session.has_parent(name)) return CUDA_ERROR_INVALID_HANDLE;
+    if (!session.handle(name, kind, handle) || session.parent_of(name)) return CUDA_ERROR_INVALID_HANDLE;
     std::lock_guard allocating(session.lease().allocation_mutex);
     session.drop(name);
     CUresult result = function(handle);

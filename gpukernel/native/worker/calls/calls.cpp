@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "worker/session/session.h"
+#include "worker/lease/measured.h"
 
 namespace gpukernel::worker {
 
@@ -161,7 +161,17 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     lease.usual_limits.try_emplace(limit, before);
     result = session.cuda().cuCtxSetLimit(limit, value);
-    lease.set_aside(limit, set_aside_by(session, limit, result == CUDA_SUCCESS ? value : before));
+    // It may also set aside more than it was asked for.  What it does not tell stays charged.
+    const auto charged_as_set = [&] {
+        size_t now = 0;
+        return session.cuda().cuCtxGetLimit(&now, limit) != CUDA_SUCCESS ||
+               lease.set_aside(limit, set_aside_by(session, limit, now));
+    };
+    if (!charged_as_set()) {
+        session.cuda().cuCtxSetLimit(limit, before);
+        charged_as_set();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     return result;
 }
 
@@ -264,6 +274,33 @@ CUresult unload(Session& session, Reader& in, Kind kind, Function function) {
 }
 CUresult serve_cuModuleUnload(Session& s, Reader& in, Writer&) {
     return unload<CUmodule>(s, in, Kind::module, s.cuda().cuModuleUnload);
+}
+CUresult serve_cuModuleGetFunction(Session& session, Reader& in, Writer& out) {
+    CUmodule module;
+    if (!session.handle(in.get<uint64_t>(), Kind::module, module)) return CUDA_ERROR_INVALID_HANDLE;
+    const std::string name(in.text());
+    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    CUfunction function{};
+    const CUresult result = load_charged(session, module, [&] {
+        const CUresult found = session.cuda().cuModuleGetFunction(&function, module, name.c_str());
+        const bool loads = found == CUDA_SUCCESS && session.lease().loads_lazily;
+        return loads ? session.load_now(function) : found;
+    });
+    if (result == CUDA_SUCCESS) out.put(session.number_of(function, Kind::function, module));
+    return result;
+}
+CUresult serve_cuKernelGetFunction(Session& session, Reader& in, Writer& out) {
+    const auto name = in.get<uint64_t>();
+    CUkernel kernel;
+    if (!session.handle(name, Kind::kernel, kernel)) return CUDA_ERROR_INVALID_HANDLE;
+    CUfunction function{};
+    const CUresult result = load_charged(session, session.parent_of(name), [&] {
+        const CUresult found = session.cuda().cuKernelGetFunction(&function, kernel);
+        const bool loads = found == CUDA_SUCCESS && session.lease().loads_lazily;
+        return loads ? session.load_now(function) : found;
+    });
+    if (result == CUDA_SUCCESS) out.put(session.number_of(function, Kind::function, kernel));
+    return result;
 }
 CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
     return unload<CUlibrary>(s, in, Kind::library, s.cuda().cuLibraryUnload);

@@ -146,15 +146,19 @@ CUresult serve_load_image(Session& session, Reader& in, Writer& out) {
 CUresult serve_load_library(Session& session, Reader& in, Writer& out) {
     return load<CUlibrary, wire::LoadLibraryRequest, wire::LoadLibraryAnswer>(
         session, in, out, Kind::library, [&](CUlibrary* library, const void* image, Log& log) {
-            return session.cuda().cuLibraryLoadData(library, image, log.options, log.values, 2, nullptr,
+            // Where the driver compiles it later, nothing is there any more that it could write to.
+            const unsigned logs = session.lease().loads_lazily ? 0 : 2;
+            return session.cuda().cuLibraryLoadData(library, image, log.options, log.values, logs, nullptr,
                                                     nullptr, 0);
         });
 }
 
 CUresult serve_kernel_layout(Session& session, Reader& in, Writer& out) {
     CUfunction function;
-    if (!session.handle(wire::KernelLayoutRequest::read(in).function, Kind::function, function))
-        return CUDA_ERROR_INVALID_HANDLE;
+    if (!session.handle(wire::KernelLayoutRequest::read(in).function, Kind::function, function)) {
+        const CUresult kept = session.kept_error();  // it is a kernel, and cannot be loaded
+        return kept == CUDA_SUCCESS ? CUDA_ERROR_INVALID_HANDLE : kept;
+    }
     wire::KernelLayoutAnswer answer;
     for (size_t i = 0; i < 4096; ++i) {
         size_t offset = 0, size = 0;

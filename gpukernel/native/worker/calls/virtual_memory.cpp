@@ -11,6 +11,10 @@ namespace {
 // little memory each and count towards the kernel's limit for a process.
 constexpr uint64_t MOST_ADDRESSES = uint64_t{16} << 40;
 constexpr uint64_t MOST_RANGES = 32768;
+// NVIDIA's driver takes smaller ranges from a range of its own, whatever is wished, and puts one of this size
+// where it is wished (driver 580 on an H100): so the driver's ranges are as large, and nothing else lies in
+// the rest.
+constexpr uint64_t LEAST_AT_A_WISH = uint64_t{64} << 20;
 }  // namespace
 
 CUmemAllocationProp VirtualMemory::properties() const {
@@ -33,23 +37,26 @@ CUresult VirtualMemory::reserve(uint64_t bytes, uint64_t alignment, CUdeviceptr 
     if (bytes > MOST_ADDRESSES || alignment > MOST_ADDRESSES || lease.addresses > MOST_ADDRESSES - bytes ||
         lease.ranges >= MOST_RANGES)
         return CUDA_ERROR_OUT_OF_MEMORY;
+    const uint64_t room = wanted ? std::max(bytes, LEAST_AT_A_WISH) : bytes;
+    if (room > MOST_ADDRESSES - lease.addresses) return CUDA_ERROR_OUT_OF_MEMORY;
     CUdeviceptr address = 0;
-    const CUresult result = session_.cuda().cuMemAddressReserve(&address, bytes, alignment, wanted, 0);
+    const CUresult result = session_.cuda().cuMemAddressReserve(&address, room, alignment, wanted, 0);
     if (result != CUDA_SUCCESS) return result;
-    lease.addresses += bytes, ++lease.ranges;
-    reserved_[address] = bytes;
+    lease.addresses += room, ++lease.ranges;
+    reserved_[address] = {bytes, room};
     wire::VirtualMemoryAnswer{address}.write(out);
     return CUDA_SUCCESS;
 }
 
 CUresult VirtualMemory::free(CUdeviceptr address, uint64_t bytes) {
     auto it = reserved_.find(address);
-    if (it == reserved_.end() || it->second != bytes) return CUDA_ERROR_INVALID_VALUE;
+    if (it == reserved_.end() || it->second.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
     auto inside = mapped_.lower_bound(address);
     if (inside != mapped_.end() && inside->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
-    const CUresult result = session_.cuda().cuMemAddressFree(address, bytes);
+    const uint64_t room = it->second.room;
+    const CUresult result = session_.cuda().cuMemAddressFree(address, room);
     if (result != CUDA_SUCCESS) return result;
-    session_.lease().addresses -= bytes, --session_.lease().ranges;
+    session_.lease().addresses -= room, --session_.lease().ranges;
     reserved_.erase(it);
     return CUDA_SUCCESS;
 }
@@ -163,7 +170,7 @@ CUresult VirtualMemory::map(CUdeviceptr address, uint64_t bytes, uint64_t offset
         return CUDA_ERROR_INVALID_VALUE;
     --range;
     const uint64_t inside = address - range->first;
-    if (inside > range->second || bytes > range->second - inside) return CUDA_ERROR_INVALID_VALUE;
+    if (inside > range->second.bytes || bytes > range->second.bytes - inside) return CUDA_ERROR_INVALID_VALUE;
     auto next = mapped_.lower_bound(address);
     if (next != mapped_.end() && next->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
     if (mapping(address) != mapped_.end()) return CUDA_ERROR_INVALID_VALUE;
@@ -285,9 +292,9 @@ void VirtualMemory::end() {
     }
     session_.lease().ranges -= mapped_.size() + reserved_.size();
     for (const auto& [name, physical] : physical_) let_go(*physical.memory);
-    for (const auto& [address, bytes] : reserved_) {
-        session_.cuda().cuMemAddressFree(address, bytes);
-        session_.lease().addresses -= bytes;
+    for (const auto& [address, range] : reserved_) {
+        session_.cuda().cuMemAddressFree(address, range.room);
+        session_.lease().addresses -= range.room;
     }
     mapped_.clear(), physical_.clear(), reserved_.clear();
 }

@@ -32,6 +32,9 @@ class VirtualMemory {
         std::shared_ptr<PhysicalMemory> memory;
         uint64_t references, mappings;
     };
+    struct Range {
+        uint64_t bytes, room;  // what the program knows of, and what the driver reserved
+    };
     struct Mapping {
         uint64_t bytes, name;
         CUmemAccess_flags access;
@@ -60,7 +63,7 @@ class VirtualMemory {
     void let_go(PhysicalMemory& memory);
 
     Session& session_;
-    std::map<CUdeviceptr, uint64_t> reserved_;
+    std::map<CUdeviceptr, Range> reserved_;
     std::map<uint64_t, Physical> physical_;
     Mapped mapped_;
 };

@@ -127,9 +127,12 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
             for (size_t i = 0; i < found.gl_pathc; ++i)
                 rules.allow(found.gl_pathv[i], READ | WRITE | LIST | DEVICE_IOCTL);
         ::globfree(&found);
-        for (const char* path : {"/proc", "/sys", "/etc/nvidia", "/usr/share/nvidia"})
+        for (const char* path : {"/proc", "/sys", "/etc/nvidia", "/etc/localtime", "/usr/share/nvidia"})
             rules.allow(path, READ | LIST);
-        for (const char* path : {"/dev/shm", "/tmp/nvidia-mps"})
+        // The driver names its threads, and finds no device where it may not.
+        rules.allow("/proc/self/task", READ | WRITE | LIST | TRUNCATE);
+        const char* const pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+        for (const char* path : {"/dev/shm", pipes && *pipes ? pipes : "/tmp/nvidia-mps"})
             rules.allow(path, READ | WRITE | LIST | MAKE | REMOVE | TRUNCATE);
     }
     if (!rules.apply()) {

@@ -84,6 +84,18 @@ bool Lease::charge_module(const void* module, uint64_t bytes, const void* owner,
     return true;
 }
 
+bool Lease::grow_module(const void* module, uint64_t bytes, uint64_t slack) {
+    std::lock_guard lock(mutex_);
+    const auto it = modules_.find(module);
+    if (it == modules_.end()) return true;  // gone meanwhile, with what it took
+    ModuleCharge& charge = it->second;
+    charge.owed += bytes, charge.slack += slack;
+    if (!charge.owed) return true;
+    if (!take(charge.owed)) return false;
+    charge.bytes += std::exchange(charge.owed, 0);
+    return true;
+}
+
 void Lease::correct() {
     std::lock_guard lock(mutex_);
     const bool any = std::any_of(modules_.begin(), modules_.end(),

@@ -101,6 +101,11 @@ class Lease {
     // Charges what a loaded module, or an array of the owner's, takes of the device; false, and nothing is
     // charged, where that is beyond the cap.  Up to `slack` bytes of it may be too much.
     bool charge_module(const void* module, uint64_t bytes, const void* owner = nullptr, uint64_t slack = 0);
+    // The same of what one of them takes later: false where it is beyond the cap, and so is all that it takes
+    // until there is room for what it took.
+    bool grow_module(const void* module, uint64_t bytes, uint64_t slack = 0);
+    // Whether the driver loads a module's code when it is first used (CUDA_MODULE_LOADING=LAZY).
+    bool loads_lazily = false;
     // Gives back what was charged too much, once no free is pending.  Under `allocation_mutex`.
     void correct();
     uint64_t footprint_at_first = 0;  // of a context without programs
@@ -190,6 +195,7 @@ class Lease {
         uint64_t bytes;
         const void* owner;  // nullptr: no program's, as for modules
         uint64_t slack;     // so much of `bytes` may be too much
+        uint64_t owed = 0;  // taken, and not charged for want of room
     };
     uint64_t in_advance_ = 0;  // charged, and not yet allocated
     std::map<const void*, ModuleCharge> modules_;

@@ -41,4 +41,29 @@ CUresult make_charged(Session& session, uint64_t least, const void* owner, Handl
     }
 }
 
+// Has `load` load code of a module or library, and charges what the account says that it took to it.
+template <class Load>
+CUresult load_charged(Session& session, const void* module, Load load) {
+    Lease& lease = session.lease();
+    if (!lease.loads_lazily) return load();
+    uint64_t seen;
+    CUresult result;
+    {
+        std::lock_guard allocating(lease.allocation_mutex);
+        lease.freed.settle();
+        const uint64_t pending = lease.freed.pending();
+        const auto before = lease.footprint.bytes();
+        result = load();
+        const auto after = lease.footprint.bytes();
+        const bool known = before && after;
+        const uint64_t least = known && *after > *before ? *after - *before : 0;
+        const uint64_t most = known && *after + pending > *before ? *after + pending - *before : 0;
+        seen = lease.releases();
+        if (lease.grow_module(module, most, most - least)) return result;
+    }
+    for (; session.wait_for_memory(seen); seen = lease.releases())
+        if (lease.grow_module(module, 0)) return result;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 }  // namespace gpukernel::worker

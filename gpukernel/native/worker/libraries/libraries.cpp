@@ -109,9 +109,62 @@ int create(LibraryArguments& in, const LibraryCalls& calls, uint32_t number, std
                : Status::INVALID_VALUE;
 }
 
-// Returns the library's status; `error` may get a sentence.
+// A handle while a call has it, and nobody else: until then a call that `hands_over` lets later requests of
+// the program be served.  The last use ends a handle that its program has destroyed.
+class Use {
+  public:
+    Use(Session& session, std::shared_ptr<LibraryObject>& object, bool hands_over)
+        : session_(session), object_(object), alone_(object->in_use, std::try_to_lock) {
+        if (alone_) return;
+        if (hands_over)
+            session.wait([this] { return alone_.lock(), CUDA_SUCCESS; });
+        else
+            alone_.lock();
+    }
+    ~Use() {
+        alone_.unlock();
+        if (object_.use_count() > 1) return;
+        std::lock_guard allocating(session_.lease().allocation_mutex);
+        object_.reset();
+    }
+    Use(const Use&) = delete;
+
+  private:
+    Session& session_;
+    std::shared_ptr<LibraryObject>& object_;
+    std::unique_lock<std::mutex> alone_;
+};
+
+// What a library loads of its code at a call, charged to the handle: measured at its first calls, and at some
+// of all others, unless the program has allocated meanwhile.
+class CodeOfCall {
+  public:
+    CodeOfCall(Lease& lease, LibraryObject& object) : lease_(lease), object_(object) {
+        const uint64_t calls = ++object.calls;
+        if (!lease.loads_lazily || (calls > ALWAYS && calls % SOMETIMES)) return;
+        releases_ = lease.releases(), used_ = lease.memory_used();
+        before_ = lease.footprint.bytes();
+    }
+    // False where the slice has no room for it.
+    bool charged() {
+        if (!before_) return true;
+        const auto after = lease_.footprint.bytes();
+        const bool alone = lease_.releases() == releases_ && lease_.memory_used() == used_;
+        return lease_.grow_module(&object_, alone && after && *after > *before_ ? *after - *before_ : 0);
+    }
+
+  private:
+    static constexpr uint64_t ALWAYS = 64, SOMETIMES = 64;
+    Lease& lease_;
+    LibraryObject& object_;
+    uint64_t releases_ = 0, used_ = 0;
+    std::optional<uint64_t> before_;
+};
+
+// Returns the library's status; `error` may get a sentence.  The program waits for what is `asked`: of what
+// it only queues, the next request may depend, which therefore stays behind.
 int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_name, std::string_view words,
-          std::vector<char>& outputs, std::string& error) {
+          bool asked, std::vector<char>& outputs, std::string& error) {
     CUstream stream;
     const LibraryCalls* const calls = calls_of(number);
     if (!calls) return error = "this worker knows no such library", Status::NOT_SUPPORTED;
@@ -121,18 +174,23 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     const uint64_t name = in.word();
     in.object = session.library_objects.find(name);
     if (!in.object || in.object->number != number) return Status::NOT_INITIALIZED;
-    if (function == libraries::DESTROY) {
+    const bool destroys = function == libraries::DESTROY;
+    const Use use(session, in.object, asked || destroys);
+    if (!in.object->object && !destroys) return Status::NOT_INITIALIZED;  // ended while this one waited
+    if (destroys) {
         session.library_objects.drop(name);
         session.wait([&] { return in.object->end(), CUDA_SUCCESS; });  // which may wait for the device
-        std::lock_guard allocating(session.lease().allocation_mutex);
-        in.object.reset();
         return Status::SUCCESS;
     }
     session.lease().time_slicing.before_launch();
     session.memory_checks.apply(session.cuda().set_memory_check);
+    if (!session.lease().grow_module(in.object.get(), 0))
+        return error = "the slice's memory has no room for what the library has loaded", calls->no_memory;
+    CodeOfCall code(session.lease(), *in.object);
     int status;
     try {
         status = calls->run(in, function);
+        code.charged();
     } catch (const std::bad_alloc&) {
         status = calls->no_memory;
         in.reason = in.name + std::string(": the slice's host memory has no room for what it computes with");
@@ -287,17 +345,23 @@ void* LibraryArguments::made(const char* create, const char* destroy, uint32_t k
     return its;
 }
 
-void* LibraryArguments::on_the_host(std::vector<char>& own, uint64_t size) {
-    if (size <= own.size()) return size ? own.data() : nullptr;
+void* LibraryArguments::on_the_host(std::vector<std::vector<char>>& own, uint64_t size) {
+    if (!size) return nullptr;
+    const uint64_t last = own.empty() ? 0 : own.back().size();
+    if (size <= last) return own.back().data();
     if (size > HOST_ROOM) return failed_ = true, nullptr;
-    // A call that was queued in any stream may still use what there was.
-    if (!own.empty()) session_.wait([&] { return session_.cuda().cuCtxSynchronize(); });
-    object->charge.shrink(object->charge.bytes() - own.size());
-    std::vector<char>().swap(own);
-    if (!object->charge.grow(object->charge.bytes() + size))
+    // What there was stays, and nobody waits for the calls that may use it.  Each is twice as large as the
+    // last where there is room, so that all together are no more than twice the newest.
+    HostCharge& charge = object->charge;
+    uint64_t bytes = std::min(std::max(size, 2 * last), HOST_ROOM);
+    if (!charge.grow(charge.bytes() + bytes) && !charge.grow(charge.bytes() + (bytes = size)))
         return no_room_ = true, reason = "the slice's host memory has no room for a workspace", fail();
-    own.resize(size);
-    return own.data();
+    try {
+        return own.emplace_back(bytes).data();
+    } catch (const std::bad_alloc&) {
+        charge.shrink(charge.bytes() - bytes);
+        throw;
+    }
 }
 
 void* LibraryArguments::room(size_t) {
@@ -331,8 +395,8 @@ CUresult serve_library_call(Session& session, Reader& in, Writer&) {
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
     std::vector<char> none;
     std::string error;
-    const int status =
-        serve(session, request.library, request.function, request.stream, request.arguments, none, error);
+    const int status = serve(session, request.library, request.function, request.stream, request.arguments,
+                             false, none, error);
     if (status && !error.empty()) session.warn(error);
     const LibraryCalls* const calls = calls_of(request.library);
     return calls && calls->result_of ? calls->result_of(status) : result_of(status);
@@ -344,8 +408,8 @@ CUresult serve_library_ask(Session& session, Reader& in, Writer& out) {
     if (session.kept_error() != CUDA_SUCCESS) return session.kept_error();
     std::vector<char> outputs;
     std::string error;
-    const int status =
-        serve(session, request.library, request.function, request.stream, request.arguments, outputs, error);
+    const int status = serve(session, request.library, request.function, request.stream, request.arguments,
+                             true, outputs, error);
     const std::string_view bytes =
         status ? std::string_view(error) : std::string_view(outputs.data(), outputs.size());
     wire::LibraryAskAnswer{status, bytes}.write(out);

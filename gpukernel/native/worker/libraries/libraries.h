@@ -47,7 +47,10 @@ struct LibraryObject {
     MathLibrary& library;
     const uint32_t number;  // of the library
     HostCharge charge;
+    // Held over a call: a program's threads may use one handle at once, and few libraries bear that.
+    std::mutex in_use;
     void* object = nullptr;
+    uint64_t calls = 0;
     std::function<int(void*)> destroy;
     // What calls with it need beside the handle: objects of the library's, and a workspace on the host.
     struct Beside {
@@ -55,7 +58,8 @@ struct LibraryObject {
         int (*destroy)(void*);
     };
     std::map<std::string, Beside> beside;
-    std::vector<char> host_room, estimates;
+    // On the host: the newest is the workspace, and calls in the device's streams may still use the others.
+    std::vector<std::vector<char>> host_room, estimates;
     // As the library's handle is set now.
     CUstream stream = nullptr;
     uint64_t modes = 0, workspace = 0, workspace_bytes = 0;
@@ -162,7 +166,7 @@ class LibraryArguments {
 
   private:
     int lacking();
-    void* on_the_host(std::vector<char>& own, uint64_t bytes);
+    void* on_the_host(std::vector<std::vector<char>>& own, uint64_t bytes);
     void waiting(const std::function<void()>& work);
 
     static constexpr size_t MOST_SCALARS = 4, SCALAR_BYTES = 64;

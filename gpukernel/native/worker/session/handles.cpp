@@ -1,5 +1,5 @@
 // The program's numbers of handles, and the driver's handles behind them.
-#include "worker/session/session.h"
+#include "worker/lease/measured.h"
 
 namespace gpukernel::worker {
 
@@ -13,20 +13,43 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
         handle = own_default_;
         return true;
     }
+    const void* owner;
+    Kind have;
+    {
+        std::lock_guard lock(handles_mutex_);
+        const auto it = handles_.find(name);
+        if (it == handles_.end()) return false;
+        const OwnedHandle& entry = it->second;
+        handle = entry.handle, have = entry.kind, owner = entry.parent;
+        if (kind != Kind::function || (have == Kind::function && !lease_.loads_lazily)) return have == kind;
+        if (entry.function) return handle = entry.function, true;
+    }
+    if (have != Kind::function && have != Kind::kernel) return false;
+    CUfunction function = static_cast<CUfunction>(handle);
+    if (!load_function(function, have == Kind::kernel, owner)) return false;
+    handle = function;
     std::lock_guard lock(handles_mutex_);
-    auto it = handles_.find(name);
-    if (it == handles_.end()) return false;
-    OwnedHandle& entry = it->second;
-    handle = entry.handle;
-    if (entry.kind == kind) return true;
-    // A program may launch a kernel of a library as a function.  NVIDIA's driver takes one so in launches, and
-    // not where parameters and attributes are asked for: it gets the kernel's function in this context always.
-    if (kind != Kind::function || entry.kind != Kind::kernel) return false;
-    if (!entry.function && cuda().cuKernelGetFunction(&entry.function, static_cast<CUkernel>(entry.handle)) !=
-                               CUDA_SUCCESS)
-        return false;
-    handle = entry.function;
+    if (const auto it = handles_.find(name); it != handles_.end()) it->second.function = function;
     return true;
+}
+
+// A program may launch a kernel of a library as a function.  NVIDIA's driver takes one so in launches, and
+// not where parameters and attributes are asked for: it gets the kernel's function in this context always.
+bool Session::load_function(CUfunction& function, bool of_kernel, const void* owner) {
+    const CUresult result = load_charged(*this, owner, [&] {
+        if (of_kernel) {
+            const auto kernel = reinterpret_cast<CUkernel>(function);
+            if (CUresult error = cuda().cuKernelGetFunction(&function, kernel)) return error;
+        }
+        return lease_.loads_lazily ? load_now(function) : CUDA_SUCCESS;
+    });
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) keep(result);
+    return result == CUDA_SUCCESS;
+}
+
+CUresult Session::load_now(CUfunction function) {
+    const CUresult result = cuda().cuFuncLoad(function);
+    return result == CUDA_ERROR_NOT_SUPPORTED ? CUDA_SUCCESS : result;  // a driver older than the call
 }
 
 uint64_t Session::number_of(const void* handle, Kind kind, const void* parent, HostCharge charge) {
@@ -48,10 +71,10 @@ bool Session::accept_number(uint64_t name, const void* handle, Kind kind, HostCh
                .second;
 }
 
-bool Session::has_parent(uint64_t name) const {
+const void* Session::parent_of(uint64_t name) const {
     std::lock_guard lock(handles_mutex_);
     auto it = handles_.find(name);
-    return it != handles_.end() && it->second.parent;
+    return it == handles_.end() ? nullptr : it->second.parent;
 }
 
 void Session::drop(uint64_t name) {

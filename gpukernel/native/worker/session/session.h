@@ -155,6 +155,8 @@ class Session {
         handle = static_cast<Handle>(found);
         return true;
     }
+    // Has the driver load a function that it has just given out.
+    CUresult load_now(CUfunction function);
     // The program's number of a handle: the same each time, until the handle or its parent is dropped.
     uint64_t number_of(const void* handle, Kind kind, const void* parent = nullptr, HostCharge charge = {});
     // Gives a handle the number that the shim chose; false where it is in use or not the shim's to choose.
@@ -165,8 +167,8 @@ class Session {
         return charge.grow(bytes) ? std::optional(std::move(charge)) : std::nullopt;
     }
     void drop(uint64_t name);
-    void release_everything();  // that this program made on the device, memory included
-    bool has_parent(uint64_t name) const;
+    void release_everything();                   // that this program made on the device, memory included
+    const void* parent_of(uint64_t name) const;  // the handle that it is released with, or nullptr
     // The error of an earlier asynchronous call, which the next answer returns instead of success.  A call
     // that creates something checks it first, since the program would not receive the result.
     CUresult kept_error() const { return kept_; }
@@ -184,7 +186,7 @@ class Session {
         Kind kind;
         const void* parent;  // the handle that it is released with, as a function with its module
         HostCharge charge;
-        CUfunction function = nullptr;  // of a kernel, in this context: once it was asked for
+        CUfunction function = nullptr;  // what is launched, in this context, once it was used and is loaded
     };
     // The waits for a stream or event, and its destruction where that must come after them.
     struct PendingWaits {
@@ -203,6 +205,7 @@ class Session {
     static thread_local RequestContext* context_;
 
     bool find(uint64_t name, Kind kind, void*& handle);
+    bool load_function(CUfunction& function, bool of_kernel, const void* owner);
     void run_thread(bool stays);
     void read_requests(RequestContext& context);
     bool wait_for_reading(RequestContext& context, bool stays);

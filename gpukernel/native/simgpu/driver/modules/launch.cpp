@@ -134,7 +134,7 @@ static_assert(std::is_same_v<decltype(&gpukernel_set_range), gpukernel::SetRange
 CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape, CUstream hStream,
                                     void** params, void** extra) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(handle);
+    Kernel* function = launchable(handle);
     Stream* stream;
     if (!function || !stream_of(hStream, stream) || stream->device != device)
         return CUDA_ERROR_INVALID_HANDLE;
@@ -194,13 +194,7 @@ CUresult gpukernel::libcuda::launch(const void* handle, const LaunchShape& shape
                 check.tell(check.program, (std::string(WARNING) + text + ".\n").c_str());
             };
             launch.print = [device](std::string_view text) {
-                // A full buffer keeps the newest, as the guide says of CUDA's ("Formatted
-                // Output", "Limitations").
-                const size_t most = std::min<size_t>(device->limits[CU_LIMIT_PRINTF_FIFO_SIZE], 64 << 20);
-                std::lock_guard lock(device->print_mutex);
-                device->printed += text;
-                if (device->printed.size() > 2 * most)
-                    device->printed.erase(0, device->printed.size() - most);
+                device->printed.add(text, device->limits[CU_LIMIT_PRINTF_FIFO_SIZE]);
             };
             if (program) launch.cancel = &program->cancel;
             Result result = function->owner->image->run(function->info->name, launch);

@@ -18,6 +18,9 @@ inline Dim3 cluster_of(const libcuda::LaunchShape& shape) {
 
 // Has the module read the kernel, before anybody looks at what it takes.
 CUresult prepare(Kernel& kernel);
+// The kernel that a program may launch by `handle`, a function's or a library's kernel's; nullptr where it is
+// none.
+Kernel* launchable(const void* handle);
 
 constexpr uint64_t PORTABLE_CLUSTER = 8, LARGEST_CLUSTER = 16;  // blocks, of sm_90
 inline uint64_t largest_cluster(const Kernel& kernel) {

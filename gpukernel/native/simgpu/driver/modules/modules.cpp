@@ -24,6 +24,9 @@ void write(const JitLogs& logs, const std::string& log) {
     if (!logs.write(log)) log_line(log);
 }
 
+constexpr uint64_t CODE =
+    64 << 10;  // of the device's memory for one kernel, at least, as NVIDIA's driver has it
+
 int target_of(const Device& device) { return device.model->major * 10 + device.model->minor; }
 
 CUresult load(Device* device, const void* data, size_t bytes, const JitLogs& logs, Loaded*& loaded) {
@@ -66,8 +69,24 @@ CUresult unload(void* handle) {
     for (auto& function : loaded->functions) driver()->functions.remove(function.get());
     for (const GlobalInfo& global : loaded->image->globals())
         if (global.managed) forget_managed(loaded->device, global.address);
+    for (uint64_t code : loaded->code) loaded->device->memory->free(code);
     delete loaded;
     return error;
+}
+
+// A library's kernel is no function, as with NVIDIA's driver: launches take either, and what asks for a
+// function's parameters and attributes takes no kernel.
+constexpr uintptr_t KERNEL = 1;
+
+Kernel* function_of(const void* handle) {
+    return driver() ? driver()->functions.get<Kernel>(handle) : nullptr;
+}
+Kernel* kernel_of(CUkernel handle) {
+    const auto number = reinterpret_cast<uintptr_t>(handle);
+    return number & KERNEL ? function_of(reinterpret_cast<void*>(number - KERNEL)) : nullptr;
+}
+CUkernel kernel_named(const void* function) {
+    return reinterpret_cast<CUkernel>(reinterpret_cast<uintptr_t>(function) + KERNEL);
 }
 
 CUresult function_named(void* handle, const char* name, void** function) {
@@ -105,11 +124,19 @@ CUresult enumerate(Handle* out, unsigned room, void* handle) {
     auto* loaded = driver()->modules.get<Loaded>(handle);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     for (unsigned i = 0; i < std::min<size_t>(room, loaded->functions.size()); ++i)
-        out[i] = reinterpret_cast<Handle>(loaded->functions[i].get());
+        if constexpr (std::is_same_v<Handle, CUkernel>)
+            out[i] = kernel_named(loaded->functions[i].get());
+        else
+            out[i] = reinterpret_cast<Handle>(loaded->functions[i].get());
     return CUDA_SUCCESS;
 }
 
 }  // namespace
+
+Kernel* gpukernel::simgpu::launchable(const void* handle) {
+    Kernel* const function = function_of(handle);
+    return function ? function : kernel_of(static_cast<CUkernel>(const_cast<void*>(handle)));
+}
 
 CUresult gpukernel::simgpu::prepare(Kernel& kernel) {
     if (kernel.known.load(std::memory_order_acquire)) return CUDA_SUCCESS;
@@ -127,18 +154,19 @@ CUresult gpukernel::simgpu::prepare(Kernel& kernel) {
         log_line(kernel.info->name + ": " + result.message);
         return code_of(result.status);
     }
+    if (const char* loading = std::getenv("GPUKERNEL_SIMGPU_MODULE_LOADING");
+        loading && loading == std::string_view("LAZY")) {
+        const auto code = owner.device->memory->allocate(std::max(bytes, CODE));
+        if (!code) return CUDA_ERROR_OUT_OF_MEMORY;
+        owner.code.push_back(*code);
+    }
     kernel.known.store(true, std::memory_order_release);
     return CUDA_SUCCESS;
 }
 
 namespace {
-Kernel* function_of(const void* handle) {
-    return driver() ? driver()->functions.get<Kernel>(handle) : nullptr;
-}
-
-CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* handle) {
+CUresult attribute_of(int* value, CUfunction_attribute attribute, Kernel* f) {
     GPUKERNEL_HERE(device);
-    Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (!value) return CUDA_ERROR_INVALID_VALUE;
     if (CUresult error = prepare(*f); error != CUDA_SUCCESS) return error;
@@ -194,9 +222,8 @@ CUresult attribute_of(int* value, CUfunction_attribute attribute, const void* ha
     return CUDA_SUCCESS;
 }
 
-CUresult set_attribute(CUfunction_attribute attribute, int value, const void* handle) {
+CUresult set_attribute(CUfunction_attribute attribute, int value, Kernel* f) {
     GPUKERNEL_HERE(device);
-    Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*f); error != CUDA_SUCCESS) return error;
     auto set = [value](auto& where, int most) {
@@ -233,9 +260,8 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, const void* ha
     }
 }
 
-CUresult parameter_of(const void* handle, size_t index, size_t* offset, size_t* size) {
+CUresult parameter_of(Kernel* f, size_t index, size_t* offset, size_t* size) {
     GPUKERNEL_HERE(device);
-    Kernel* f = function_of(handle);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
     if (index >= f->info->params.size()) return CUDA_ERROR_INVALID_VALUE;
     if (offset) *offset = f->info->params[index].offset;
@@ -286,7 +312,9 @@ CUresult gpukernel::libcuda::load_library(const void* image, size_t bytes, const
 }
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library) { return unload(library); }
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
-    return function_named(library, name, reinterpret_cast<void**>(pKernel));
+    const CUresult result = function_named(library, name, reinterpret_cast<void**>(pKernel));
+    if (result == CUDA_SUCCESS) *pKernel = kernel_named(*pKernel);
+    return result;
 }
 CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
     return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(lib));
@@ -310,19 +338,24 @@ CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
     GPUKERNEL_HERE(device);
-    if (!pFunc || !function_of(kernel)) return CUDA_ERROR_INVALID_HANDLE;
-    *pFunc = reinterpret_cast<CUfunction>(kernel);
+    Kernel* f = kernel_of(kernel);
+    if (!pFunc || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *pFunc = reinterpret_cast<CUfunction>(f);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuKernelGetLibrary(CUlibrary* pLib, CUkernel kernel) {
     GPUKERNEL_HERE(device);
-    Kernel* f = function_of(kernel);
+    Kernel* f = kernel_of(kernel);
     if (!pLib || !f) return CUDA_ERROR_INVALID_HANDLE;
     *pLib = reinterpret_cast<CUlibrary>(f->owner);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
-    return cuKernelGetLibrary(reinterpret_cast<CUlibrary*>(hmod), reinterpret_cast<CUkernel>(hfunc));
+    GPUKERNEL_HERE(device);
+    Kernel* f = function_of(hfunc);
+    if (!hmod || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *hmod = reinterpret_cast<CUmodule>(f->owner);
+    return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     Kernel* f = function_of(hfunc);
@@ -332,29 +365,29 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
 }
 CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset,
                                     size_t* paramSize) {
-    return parameter_of(func, paramIndex, paramOffset, paramSize);
+    return parameter_of(function_of(func), paramIndex, paramOffset, paramSize);
 }
 CUresult CUDAAPI cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t* paramOffset,
                                       size_t* paramSize) {
-    return parameter_of(kernel, paramIndex, paramOffset, paramSize);
+    return parameter_of(kernel_of(kernel), paramIndex, paramOffset, paramSize);
 }
 CUresult CUDAAPI cuFuncGetAttribute(int* pi, CUfunction_attribute attrib, CUfunction hfunc) {
-    return attribute_of(pi, attrib, hfunc);
+    return attribute_of(pi, attrib, function_of(hfunc));
 }
 CUresult CUDAAPI cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int value) {
-    return set_attribute(attrib, value, hfunc);
+    return set_attribute(attrib, value, function_of(hfunc));
 }
 CUresult CUDAAPI cuKernelGetAttribute(int* pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
-    return attribute_of(pi, attrib, kernel);
+    return attribute_of(pi, attrib, kernel_of(kernel));
 }
 CUresult CUDAAPI cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
-    return set_attribute(attrib, val, kernel);
+    return set_attribute(attrib, val, kernel_of(kernel));
 }
 CUresult CUDAAPI cuFuncSetCacheConfig(CUfunction hfunc, CUfunc_cache config) {
     return function_of(hfunc) ? here().error : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult CUDAAPI cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-    return function_of(kernel) ? here().error : CUDA_ERROR_INVALID_HANDLE;
+    return kernel_of(kernel) ? here().error : CUDA_ERROR_INVALID_HANDLE;
 }
 CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction function) {
     if (!state || !function_of(function)) return CUDA_ERROR_INVALID_HANDLE;
@@ -362,7 +395,8 @@ CUresult CUDAAPI cuFuncIsLoaded(CUfunctionLoadingState* state, CUfunction functi
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncLoad(CUfunction function) {
-    return function_of(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+    Kernel* f = function_of(function);
+    return f ? prepare(*f) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 // --- the linker: joins PTX texts ---

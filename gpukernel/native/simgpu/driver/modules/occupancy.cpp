@@ -24,7 +24,7 @@ Residency residency_of(const Model& m, const KernelInfo& info, int threads, size
 
 CUresult blocks_per_multiprocessor(int* blocks, const void* handle, int threads, size_t shared) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(handle);
+    Kernel* function = launchable(handle);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!blocks || threads < 1 || threads > 1024) return CUDA_ERROR_INVALID_VALUE;
@@ -52,7 +52,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
                                                            size_t dynamicSMemSize, int blockSizeLimit,
                                                            unsigned int flags) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(func);
+    Kernel* function = launchable(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!minGridSize || !blockSize) return CUDA_ERROR_INVALID_VALUE;
@@ -68,7 +68,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
 CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize, CUfunction func,
                                                          int numBlocks, int blockSize) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(func);
+    Kernel* function = launchable(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!dynamicSmemSize || numBlocks < 1) return CUDA_ERROR_INVALID_VALUE;
@@ -84,7 +84,7 @@ CUresult CUDAAPI cuOccupancyAvailableDynamicSMemPerBlock(size_t* dynamicSmemSize
 CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction func,
                                                     const CUlaunchConfig* config) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(func);
+    Kernel* function = launchable(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!clusterSize || !config) return CUDA_ERROR_INVALID_VALUE;
@@ -103,7 +103,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialClusterSize(int* clusterSize, CUfunction
 CUresult CUDAAPI cuOccupancyMaxActiveClusters(int* numClusters, CUfunction func,
                                               const CUlaunchConfig* config) {
     GPUKERNEL_HERE(device);
-    Kernel* function = driver()->functions.get<Kernel>(func);
+    Kernel* function = launchable(func);
     if (!function) return CUDA_ERROR_INVALID_HANDLE;
     if (CUresult error = prepare(*function); error != CUDA_SUCCESS) return error;
     if (!numClusters || !config) return CUDA_ERROR_INVALID_VALUE;
