@@ -298,6 +298,15 @@ def test_bytes_of_brain_floats_have_8_bits(device: Any, launch_failed: Any, text
     assert failed.value.code == INVALID_PTX
 
 
+def test_a_comparison_that_gives_a_brain_float_flushes_nothing(device: Any, launch_failed: Any) -> None:
+    a = np.array([1, 0], np.float32).view("u4")
+    out = element(device, "set.gt.bf16.f32 %d, %a, %b;", a, a[::-1].copy(), a, "u2")
+    assert out.tolist() == [BRAIN.code(1), 0]
+    with pytest.raises(launch_failed) as failed:
+        element(device, "set.gt.ftz.bf16.f32 %d, %a, %b;", a, a, a, "u2")
+    assert failed.value.code == INVALID_PTX
+
+
 @pytest.mark.parametrize("mode", ["rn", "rz"])
 @pytest.mark.parametrize("kind", ["u32", "s32", "u64", "s64"])
 @pytest.mark.parametrize("target", ["f16", "f32", "f64", "bf16"])
