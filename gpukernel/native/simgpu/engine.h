@@ -94,12 +94,14 @@ enum class Status {
     invalid_ptx,      // text is not PTX, or breaks its grammar       -> CUDA_ERROR_INVALID_PTX
     unsupported,      // an instruction or directive that is lacking   -> CUDA_ERROR_NOT_SUPPORTED
     illegal_address,  // out of bounds                                 -> CUDA_ERROR_ILLEGAL_ADDRESS, sticky
-    misaligned_address,  //                                               -> CUDA_ERROR_MISALIGNED_ADDRESS,
-                         //                                               sticky
-    illegal_barrier,     // deadlocked or mismatched barrier              -> CUDA_ERROR_LAUNCH_FAILED, sticky
-    trap,                // trap, brkpt                                   -> CUDA_ERROR_LAUNCH_FAILED, sticky
-    assertion,           // __assertfail                                  -> CUDA_ERROR_ASSERT, sticky
-    invalid_launch,      // sizes out of range                            -> CUDA_ERROR_INVALID_VALUE
+    misaligned_address,   //                                               -> CUDA_ERROR_MISALIGNED_ADDRESS,
+                          //                                               sticky
+    illegal_instruction,  // an operand that none takes                   -> CUDA_ERROR_ILLEGAL_INSTRUCTION,
+                          // sticky
+    illegal_barrier,      // deadlocked or mismatched barrier              -> CUDA_ERROR_LAUNCH_FAILED, sticky
+    trap,                 // trap, brkpt                                   -> CUDA_ERROR_LAUNCH_FAILED, sticky
+    assertion,            // __assertfail                                  -> CUDA_ERROR_ASSERT, sticky
+    invalid_launch,       // sizes out of range                            -> CUDA_ERROR_INVALID_VALUE
     out_of_memory,
     not_found,  // an extern symbol that nothing defines         -> CUDA_ERROR_INVALID_PTX at link
 };

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.native.oracle.kernels import Kernel, generate
@@ -21,6 +23,7 @@ from tests.native.oracle.paths import (
     host_compiler,
 )
 from tests.native.oracle.shrink import shrunk
+from tests.real_gpu import REAL
 
 BATCH = 20
 
@@ -50,6 +53,14 @@ class Tally:
     differences: list[Difference] = field(default_factory=list)
     launches: Counter[str] = field(default_factory=Counter)
 
+    def add(self, other: Tally) -> None:
+        """Take up what another process did with the same kernels."""
+        self.executions += other.executions
+        self.differences += other.differences
+        self.launches += other.launches
+        for what, seconds in other.seconds.items():
+            self.seconds[what] = self.seconds.get(what, 0.0) + seconds
+
     def spend(self, what: str, since: float) -> None:
         self.seconds[what] = self.seconds.get(what, 0.0) + _spent() - since
 
@@ -58,14 +69,14 @@ def first_difference(kernel: Kernel, expected: Answer | str, got: Answer | str) 
     """Return where two answers differ first, in words; an empty text: nowhere."""
     if isinstance(expected, str) or isinstance(got, str):
         left, right = (a if isinstance(a, str) else "an answer" for a in (expected, got))
-        return "" if left == right else f"the host has {left}, the simulated GPU: {right}"
+        return "" if left == right else f"the host has {left}, the GPU: {right}"
     count, size = len(kernel.slots), kernel.block[0] * kernel.block[1] * kernel.block[2]
     for n in range(0, len(expected.out), 8):
         if (mine := expected.out[n : n + 8]) != (its := got.out[n : n + 8]):
             thread, slot = divmod(n // 8, count)
             return (
                 f"thread {thread % size} of block {thread // size}, {kernel.slots[slot]}: "
-                f"0x{int.from_bytes(mine, 'little'):x} on the host, 0x{int.from_bytes(its, 'little'):x} on the simulated GPU"
+                f"0x{int.from_bytes(mine, 'little'):x} on the host, 0x{int.from_bytes(its, 'little'):x} on the GPU"
             )
     for name, whole, its in (("cell", expected.cells, got.cells), ("own memory", expected.own, got.own)):
         for n, (a, b) in enumerate(zip(whole, its, strict=True)):
@@ -73,12 +84,15 @@ def first_difference(kernel: Kernel, expected: Answer | str, got: Answer | str) 
                 where = (
                     f"cell {n // 8}" if name == "cell" else f"byte {n % 64} of thread {n // 64}'s own memory"
                 )
-                return f"{where}: 0x{a:02x} on the host, 0x{b:02x} on the simulated GPU"
+                return f"{where}: 0x{a:02x} on the host, 0x{b:02x} on the GPU"
     return ""
 
 
-def compare(kernels: list[Kernel], names: list[str], device: Simulated, tally: Tally) -> None:
-    """Run kernels of one program through the host and the named paths."""
+def compare(kernels: list[Kernel], names: list[str], device: Simulated, tally: Tally) -> int:
+    """Run kernels of one program through the host and the named paths; return how many were run.
+
+    An error ends it on a real device.
+    """
     source = "".join(k.text() for k in kernels)
     since = _spent()
     expected: dict[str, Answer | str] = {}
@@ -98,17 +112,45 @@ def compare(kernels: list[Kernel], names: list[str], device: Simulated, tally: T
         tally.spend(name, since)
         since = _spent()
         module = device.load(ptx)
-        for kernel in kernels:
+        for number, kernel in enumerate(kernels):
             got = module if isinstance(module, str) else device.run(module, kernel)
             tally.executions += 1
             tally.launches[name] += 1
             if what := first_difference(kernel, expected[kernel.name], got):
                 tally.differences.append(Difference(kernel, name, what))
+            if isinstance(got, str) and REAL:
+                return number + 1
             if isinstance(got, str):
                 module = device.load(ptx)  # the context was lost
         if not isinstance(module, str):
             device.unload(module)
         tally.spend("simulated", since)
+    return len(kernels)
+
+
+def compare_apart(kernels: list[Kernel], names: list[str], level: int | None, tally: Tally) -> None:
+    """Do the same on a real device in processes of their own: an error of a kernel is its process's."""
+
+    def work(connection: Connection, some: list[Kernel], name: str) -> None:
+        own = Tally()
+        done = compare(some, [name], Simulated(None, level), own)
+        connection.send((own, done))
+
+    tally.kernels += len(kernels)
+    for name in names:
+        rest = kernels
+        while rest:
+            mine, its = multiprocessing.get_context("fork").Pipe()
+            process = multiprocessing.get_context("fork").Process(target=work, args=(its, rest, name))
+            process.start()
+            its.close()
+            if not mine.poll(300):
+                process.kill()
+                raise TimeoutError(f"{name} has given no answer for 300 s, in {rest[0].name} or a later one")
+            own, done = mine.recv()
+            process.join()
+            tally.add(own)
+            rest = rest[done:]
 
 
 def report(found: Difference, folder: Path, device: Simulated, attempts: int = 150) -> None:
@@ -173,6 +215,7 @@ def main() -> int:
     options.add_argument(
         "--shrink", type=int, default=150, help="attempts to make a kernel that differs shorter"
     )
+    options.add_argument("--level", type=int, help="of optimisation of a real device's own compiler, 0 to 4")
     options.add_argument("--library", type=Path, help="the simulated GPU's library, if it is another one")
     options.add_argument(
         "--found", type=Path, default=Path("build/oracle"), help="the folder for what differs"
@@ -183,7 +226,8 @@ def main() -> int:
     if host_compiler() is None or not names:
         print("This needs a C++ compiler, and NVRTC's wheel or Clang.", file=sys.stderr)
         return 2
-    device, tally, begin = Simulated(chosen.library), Tally(), time.monotonic()
+    device = None if REAL else Simulated(chosen.library)
+    tally, begin = Tally(), time.monotonic()
     number = 0
     while time.monotonic() - begin < chosen.seconds and number < chosen.count:
         if chosen.kernel is not None:
@@ -192,7 +236,10 @@ def main() -> int:
             kernels, some = batch(chosen.seed, number, chosen.batch), paths_of(number, names, chosen.each)
         before = len(tally.differences)
         try:
-            compare(kernels, some, device, tally)
+            if device:
+                compare(kernels, some, device, tally)
+            else:
+                compare_apart(kernels, some, chosen.level, tally)
         except DoesNotCompile as error:
             chosen.found.mkdir(parents=True, exist_ok=True)
             file = chosen.found / f"program-{chosen.seed}-{number}.cu"
@@ -200,7 +247,10 @@ def main() -> int:
             print(f"program {number} of seed {chosen.seed} does not compile; see {file}\n{str(error)[:2000]}")
             return 1
         for found in tally.differences[before:]:
-            report(found, chosen.found, device, chosen.shrink)
+            if device:
+                report(found, chosen.found, device, chosen.shrink)
+            else:
+                print(found, flush=True)
         if chosen.kernel is not None or len(tally.differences) >= chosen.stop_after:
             break
         number += 1

@@ -14,9 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tests.native.oracle.kernels import Kernel
-from tests.real_gpu import cuda_library
+from tests.real_gpu import REAL, cuda_library
 
 HERE = Path(__file__).parent
+STACK_SIZE, STACK_BYTES = 0, 16384  # CU_LIMIT_STACK_SIZE, for a thread
 ROOT = HERE.parents[2]
 
 
@@ -179,14 +180,14 @@ def _aligned(data: bytes) -> tuple[object, int]:
 class Simulated:
     """The simulated GPU's own library, with one thread of the host's unless the environment says otherwise."""
 
-    def __init__(self, library: Path | None = None) -> None:
+    def __init__(self, library: Path | None = None, level: int | None = None) -> None:
         os.environ.setdefault(
             "GPUKERNEL_SIMGPU", "h100"
         )  # every compute capability that simulated devices have
         os.environ.setdefault("GPUKERNEL_SIMGPU_THREADS", "1")
         self._cuda = c.CDLL(str(library or cuda_library()))
         self._check("cuInit", 0)
-        self._context = c.c_void_p()
+        self._context, self._level = c.c_void_p(), level
         self._open()
 
     def _check(self, name: str, *arguments: object) -> None:
@@ -195,6 +196,8 @@ class Simulated:
 
     def _open(self) -> None:
         self._check("cuCtxCreate_v2", c.byref(self._context), 0, 0)
+        # Recursion and calls through pointers leave a GPU's stack at 1 KiB, less than kernels with -G take.
+        self._check("cuCtxSetLimit", STACK_SIZE, c.c_size_t(STACK_BYTES))
 
     def close(self) -> None:
         self._cuda.cuCtxDestroy_v2(self._context)
@@ -202,10 +205,11 @@ class Simulated:
     def load(self, ptx: str) -> c.c_void_p | str:
         """Load a module, or return what the library has against it."""
         module, log = c.c_void_p(), c.create_string_buffer(4000)
-        options = (c.c_int * 2)(5, 6)  # CU_JIT_ERROR_LOG_BUFFER, and its size
-        values = (c.c_void_p * 2)(c.cast(log, c.c_void_p), len(log))
+        # CU_JIT_ERROR_LOG_BUFFER, its size, and CU_JIT_OPTIMIZATION_LEVEL, which NVIDIA's driver alone reads
+        options = (c.c_int * 3)(5, 6, 7)
+        values = (c.c_void_p * 3)(c.cast(log, c.c_void_p), len(log), self._level)
         if code := self._cuda.cuModuleLoadDataEx(
-            c.byref(module), c.c_char_p(ptx.encode()), 2, options, values
+            c.byref(module), c.c_char_p(ptx.encode()), 2 if self._level is None else 3, options, values
         ):
             return f"the module is refused ({code}): {log.value.decode(errors='replace').strip()}"
         return module
@@ -236,7 +240,8 @@ class Simulated:
             return Answer(*rest)
         except RuntimeError as error:
             self._cuda.cuCtxDestroy_v2(self._context)
-            self._open()
+            if not REAL:  # whose process has no other context afterwards
+                self._open()
             return str(error)
         finally:
             for address in addresses:

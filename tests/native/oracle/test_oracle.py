@@ -109,7 +109,7 @@ def test_the_first_difference_names_thread_and_variable() -> None:
     other = Answer(bytes(at) + b"\x07" + bytes(size - at - 1), kernel.cells, kernel.own)
     assert first_difference(kernel, answer, answer) == ""
     assert first_difference(kernel, answer, other) == (
-        f"thread 3 of block 0, {kernel.slots[1]}: 0x0 on the host, 0x7 on the simulated GPU"
+        f"thread 3 of block 0, {kernel.slots[1]}: 0x0 on the host, 0x7 on the GPU"
     )
     memory = Answer(answer.out, answer.cells, bytes(1) + kernel.own[1:])
     if kernel.own[0]:

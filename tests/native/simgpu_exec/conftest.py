@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes as c
+import inspect
 import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +15,18 @@ import pytest
 from gpukernel.native import NativePartMissing
 from tests.real_gpu import REAL, cuda_library
 
+MODELS = "h100,b200"
+
 
 class LaunchFailed(Exception):
     """A driver call that did not succeed; ``code`` is its CUresult."""
 
     def __init__(self, call: str, code: int) -> None:
-        super().__init__(f"{call} answered {code}")
+        super().__init__(call, code)
         self.code = code
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} answered {self.code}"
 
 
 class Device:
@@ -89,16 +95,20 @@ class DeviceApart:
     def _serve(self, connection: Any) -> None:
         device = Device(self._library)
         while True:
-            args, options = connection.recv()
+            function, args, options = connection.recv()
             try:
-                device.run(*args, **options)
+                if function:
+                    function(device=device, **options)
+                else:
+                    device.run(*args, **options)
+                c.CDLL(None).fflush(None)  # what kernels print
                 connection.send([arg for arg in args if isinstance(arg, np.ndarray)])
             except LaunchFailed as failed:
-                connection.send(failed.args[0].split()[0])
-                connection.send(failed.code)
+                connection.send(failed)
+            except BaseException as failed:
+                connection.send(AssertionError(f"{type(failed).__name__}: {failed}"))
 
-    def run(self, *args: Any, **options: Any) -> None:
-        """Run a kernel as `Device.run` does."""
+    def _ask(self, function: Any, args: Any, options: Any) -> Any:
         if self._process is None:
             fork = multiprocessing.get_context("fork")
             self._connection, other = fork.Pipe()
@@ -106,15 +116,24 @@ class DeviceApart:
             self._process.start()
             other.close()
         try:
-            self._connection.send((args, options))
+            self._connection.send((function, args, options))
             if not self._connection.poll(60):
                 raise LaunchFailed("nothing within a minute", 702)
             found = self._connection.recv()
-            if isinstance(found, str):
-                raise LaunchFailed(found, self._connection.recv())
+            if isinstance(found, Exception):
+                raise found
         except BaseException:
             self.close()
             raise
+        return found
+
+    def call(self, function: Any, **options: Any) -> None:
+        """Call a test's function with the device there."""
+        self._ask(function, (), options)
+
+    def run(self, *args: Any, **options: Any) -> None:
+        """Run a kernel as `Device.run` does."""
+        found = self._ask(None, args, options)
         for array, values in zip((arg for arg in args if isinstance(arg, np.ndarray)), found, strict=True):
             np.copyto(array, values)
 
@@ -138,18 +157,38 @@ def _dim3(size: Any) -> tuple[int, int, int]:
     return (*sizes, *(1,) * (3 - len(sizes)))  # type: ignore[return-value]
 
 
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Have a test that makes calls of the driver itself run where its device is."""
+    if not REAL or not hasattr(pyfuncitem.module, "OWN_CALLS") or "device" not in pyfuncitem.fixturenames:
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    values = {name: pyfuncitem.funcargs[name] for name in names if name != "device"}
+    pyfuncitem.funcargs["device"].call(pyfuncitem.obj, **values)
+    return True
+
+
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Device | DeviceApart]:
     """A fresh context: an earlier test's sticky error is gone."""
-    if REAL and not hasattr(request.module, "OWN_CALLS"):
+    if REAL:
         yield request.getfixturevalue("device_apart")
         return
     try:
         library = cuda_library()
     except NativePartMissing as missing:
         pytest.skip(str(missing))
-    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")  # every compute capability that the simulated devices have
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", MODELS)
     opened = Device(str(library))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def blackwell(device: Device) -> Iterator[Device]:
+    """The second simulated device, of compute capability 10.0."""
+    if REAL:
+        pytest.skip("it needs compute capability 10.0")
+    opened = Device(str(cuda_library()), 1)
     yield opened
     opened.close()
 
@@ -183,7 +222,7 @@ def launch_failed() -> type[LaunchFailed]:
     return LaunchFailed
 
 
-def element_text(body: str, in_bytes: int, out_bytes: int) -> str:
+def element_text(body: str, in_bytes: int, out_bytes: int, target: str = "sm_90") -> str:
     """``cases/element.ptx`` around ``body``."""
     text = (Path(__file__).parent / "cases" / "element.ptx").read_text()
     for name, value in (
@@ -192,14 +231,15 @@ def element_text(body: str, in_bytes: int, out_bytes: int) -> str:
         ("IN_BYTES", str(in_bytes)),
         ("OUT_BYTES", str(out_bytes)),
         ("BODY", body),
+        ("sm_90", target),
     ):
         text = text.replace(name, value)
     return text
 
 
-def element(device: Device, body: str, a: Any, b: Any, c: Any, out_type: Any) -> Any:
+def element(device: Device, body: str, a: Any, b: Any, c: Any, out_type: Any, target: str = "sm_90") -> Any:
     """Run ``body`` on every element of three arrays of one type; the result has ``out_type``."""
     out = np.zeros(len(a), out_type)
-    text = element_text(body, a.itemsize, out.itemsize)
+    text = element_text(body, a.itemsize, out.itemsize, target)
     device.run(text, "element", -(-len(a) // 96), 96, a, b, c, out, np.uint32(len(a)))
     return out

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-ILLEGAL_ADDRESS, MISALIGNED = 700, 716
+from tests.real_gpu import SIMULATED_ONLY
+
+ILLEGAL_ADDRESS, ILLEGAL_INSTRUCTION, MISALIGNED = 700, 715, 716
 
 
 def kernel(body: str) -> str:
@@ -28,8 +30,8 @@ ret; }}
 
 
 FETCH = """
-mov.u32 %r1, SIZE;
-mbarrier.init.shared.b64 [come], 1; mbarrier.arrive.expect_tx.shared.b64 %rd3, [come], %r1;
+mov.u32 %r1, SIZE; createpolicy.fractional.L2::evict_first.b64 %rd3, 1.0;
+mbarrier.init.shared.b64 [come], 1; fence.proxy.async.shared::cta; mbarrier.arrive.expect_tx.shared.b64 _, [come], %r1;
 cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [box], [%rd0+FROM], %r1, [come], %rd3;
 wait: mbarrier.try_wait.parity.shared.b64 %p0, [come], 0; @!%p0 bra wait;
 """
@@ -80,6 +82,7 @@ def test_every_element_is_reduced_onto_its_own(
     """40 elements: neither a whole number of warps nor fewer than one; elements of 2 bytes are rounded to 16 bytes."""
     body = FETCH.replace("SIZE", str(count * np.dtype(dtype).itemsize)).replace("FROM", "0") + (
         f"cp.reduce.async.bulk.global.shared::cta.bulk_group.{what}.{kind} [%rd1+16], [box], %r1;\n"
+        "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;\n"
     )
     random = np.random.default_rng(2)
     low, high = (-8, 8) if dtype in (F16, F32, F64, S32, S64) else (0, 9)
@@ -99,6 +102,7 @@ mov.b32 %r2, %cluster_ctarank; xor.b32 %r3, %r2, 1; add.u32 %r4, %r2, 5;
 st.shared.u32 [box], %r4; st.shared.u32 [box+4], %r4; st.shared.u32 [box+8], 1; st.shared.u32 [box+12], 2;
 st.shared.u32 [box+64], 100; st.shared.u32 [box+68], 200; st.shared.u32 [box+72], 300; st.shared.u32 [box+76], 400;
 mbarrier.init.shared.b64 [come], 1; mbarrier.arrive.expect_tx.shared.b64 %rd3, [come], 16;
+fence.mbarrier_init.release.cluster; fence.proxy.async;
 barrier.cluster.arrive; barrier.cluster.wait;
 mapa.shared::cluster.u32 %r5, box, %r3; mov.u32 %r7, come; mapa.shared::cluster.u32 %r6, %r7, %r3;
 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 [%r5+64], [box], 16, [%r6];
@@ -131,6 +135,11 @@ barrier.cluster.arrive; barrier.cluster.wait;
             ILLEGAL_ADDRESS,
             "Invalid __global__ read of size 80 bytes at k (line 11 of its PTX) by thread (0,0,0) in block (0,0,0): address ",
         ),
+        (  # what a barrier gives an arrival is no policy: an H100 has an illegal instruction here
+            FETCH.replace("SIZE", "16").replace("FROM", "0").replace("b64 _, [come]", "b64 %rd3, [come]"),
+            ILLEGAL_INSTRUCTION,
+            "A bulk copy with the cache policy 0x100001, which no createpolicy has made, at k (line 11 of its PTX) by thread (0,0,0) in block (0,0,0)",
+        ),
         (
             "mov.u32 %r1, 16; cp.async.bulk.global.shared::cta.bulk_group [%rd0], [box+16384], %r1;",
             ILLEGAL_ADDRESS,
@@ -138,6 +147,7 @@ barrier.cluster.arrive; barrier.cluster.wait;
         ),
     ],
 )
+@SIMULATED_ONLY
 def test_what_is_wrong_is_named(tmp_path: Path, device: Any, body: str, code: int, told: str) -> None:
     file = tmp_path / "k.ptx"
     file.write_text(

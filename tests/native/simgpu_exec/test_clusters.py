@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.real_gpu import SIMULATED_ONLY
+
 ILLEGAL_ADDRESS, LAUNCH_FAILED, INVALID_CLUSTER_SIZE, INVALID_PTX = 700, 719, 912, 218
 
 
@@ -152,6 +154,7 @@ setp.lt.u32 %p4, %r5, 20; @%p4 bra again;
         ),
     ],
 )
+@SIMULATED_ONLY
 def test_what_is_wrong_is_named(tmp_path: Path, device: Any, body: str, code: int, told: str) -> None:
     file = tmp_path / "k.ptx"
     file.write_text(kernel(body))
@@ -166,7 +169,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, device: Any, body: str, code: in
         (".explicitcluster", 2, INVALID_CLUSTER_SIZE),  # nobody says how large
         (".reqnctapercluster 2, 1, 1", 3, INVALID_CLUSTER_SIZE),  # one block is left over
         (".reqnctapercluster 9, 1, 1", 9, INVALID_CLUSTER_SIZE),  # eight are portable
-        (".reqnctapercluster 4 .maxclusterrank 2", 4, INVALID_CLUSTER_SIZE),
+        (".reqnctapercluster 4 .maxclusterrank 4", 4, INVALID_PTX),
         (".reqnctapercluster 2, 2", (2, 2), 0),
         (".maxclusterrank 2", 3, 0),
     ],

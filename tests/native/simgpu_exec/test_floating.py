@@ -12,6 +12,8 @@ from tests.native.simgpu_exec import exact
 from tests.native.simgpu_exec.conftest import element
 from tests.native.simgpu_exec.exact import BRAIN, DOUBLE, HALF, SINGLE, Format, Value
 
+INVALID_PTX = 218
+
 FORMATS = {"f16": HALF, "bf16": BRAIN, "f32": SINGLE, "f64": DOUBLE}
 MODES = ("rn", "rz", "rm", "rp")
 
@@ -103,7 +105,7 @@ def test_arithmetic_rounds_as_asked(device: Any, name: str, kind: str, mode: str
 @pytest.mark.parametrize("flush", [False, True], ids=["", "ftz"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "fma"])
-def test_packed_singles_round_each_as_one(device: Any, name: str, mode: str, flush: bool) -> None:
+def test_packed_singles_round_each_as_one(blackwell: Any, name: str, mode: str, flush: bool) -> None:
     compute: dict[str, Function] = {
         "add": lambda a, b, c: exact.add(a, b, mode),
         "sub": lambda a, b, c: exact.add(a, exact.negate(b), mode),
@@ -114,13 +116,20 @@ def test_packed_singles_round_each_as_one(device: Any, name: str, mode: str, flu
     a, b, c = (one[: len(one) // 2 * 2].view("u8") for one in singles)
     arguments = "%a, %b, %c" if name == "fma" else "%a, %b"
     text = f"{name}.{mode}{'.ftz' if flush else ''}.f32x2 %d, {arguments};"
-    out = element(device, text, a, b, c, "u8").view("u4")
+    out = element(blackwell, text, a, b, c, "u8", "sm_100").view("u4")
     halves = [one.view("u4").tolist() for one in (a, b, c)]
     want = [
         SINGLE.code(compute[name](*(SINGLE.value(code, flush) for code in codes)), mode, flush)
         for codes in zip(*halves, strict=True)
     ]
     agrees(SINGLE, out, want, *halves)
+
+
+def test_packed_singles_are_for_newer_devices(device: Any, launch_failed: Any) -> None:
+    a = np.zeros(2, "u8")
+    with pytest.raises(launch_failed) as failed:
+        element(device, "add.rn.f32x2 %d, %a, %b;", a, a, a, "u8")
+    assert failed.value.code == INVALID_PTX
 
 
 @pytest.mark.parametrize("suffix", ["", ".ftz", ".sat", ".ftz.sat"])
@@ -254,7 +263,10 @@ def test_float_to_integer_saturates_and_nan_is_zero_or_the_highest_bit(
     bits = int(kind[1:])
     a = samples(form, 200, 6)
     out_type = "u2" if bits <= 16 else f"u{bits // 8}"
-    out = element(device, f"cvt.{mode}.{kind}.{source} %d, %a;", a, a, a, out_type)
+    text = f"cvt.{mode}.{kind}.{source} %d, %a;"
+    if source == "bf16" and bits == 8:  # which goes to a register of 8 bits alone
+        text = f"{{ .reg .b8 %small; {text.replace('%d', '%small')} cvt.{kind[0]}16.{kind} %d, %small; }}"
+    out = element(device, text, a, a, a, out_type)
     for code, got in zip(a.tolist(), out.tolist(), strict=True):
         value = form.value(code)
         if value == "nan":  # PTX ISA, “cvt”
@@ -275,6 +287,24 @@ def test_float_to_integer_saturates_and_nan_is_zero_or_the_highest_bit(
             want = max(low, min(high - 1, want))
         size = 16 if bits <= 16 else bits
         assert got == want % 2**size, (hex(code), got, want)
+
+
+@pytest.mark.parametrize("text", ["cvt.rni.u8.bf16 %h0, %h1;", "cvt.rn.bf16.s8 %h0, %h1;"])
+def test_bytes_of_brain_floats_have_8_bits(device: Any, launch_failed: Any, text: str) -> None:
+    """A wider register holds the other types' bytes, and not theirs."""
+    a = np.zeros(2, "u2")
+    with pytest.raises(launch_failed) as failed:
+        element(device, text + "mov.b16 %d, %a;", a, a, a, "u2")
+    assert failed.value.code == INVALID_PTX
+
+
+def test_a_comparison_that_gives_a_brain_float_flushes_nothing(device: Any, launch_failed: Any) -> None:
+    a = np.array([1, 0], np.float32).view("u4")
+    out = element(device, "set.gt.bf16.f32 %d, %a, %b;", a, a[::-1].copy(), a, "u2")
+    assert out.tolist() == [BRAIN.code(1), 0]
+    with pytest.raises(launch_failed) as failed:
+        element(device, "set.gt.ftz.bf16.f32 %d, %a, %b;", a, a, a, "u2")
+    assert failed.value.code == INVALID_PTX
 
 
 @pytest.mark.parametrize("mode", ["rn", "rz"])

@@ -9,6 +9,7 @@ import pytest
 
 from tests.native.simgpu_exec.conftest import element, element_text
 from tests.native.simgpu_exec.exact import BRAIN, HALF
+from tests.real_gpu import REAL
 
 LANE = np.arange(32)
 U4 = np.uint32
@@ -124,6 +125,11 @@ ATOMS: list[tuple[str, str, Any]] = [
 ]
 
 
+def after(function: Any, old: Any, value: Any) -> Any:
+    with np.errstate(over="ignore"):  # sums wrap
+        return np.asarray(function(old, value)).astype(np.asarray(value).dtype)[()]
+
+
 @pytest.mark.parametrize("space", ["global", "shared", "generic"])
 @pytest.mark.parametrize("row", ATOMS, ids=lambda row: row[0])
 def test_atomic_updates_give_what_was_before(device: Any, row: Any, space: str) -> None:
@@ -141,12 +147,19 @@ def test_atomic_updates_give_what_was_before(device: Any, row: Any, space: str) 
     clear = "" if space == "global" else f"mov.b{bits} %c, 0; st{where}.b{bits} [%y0], %c; bar.warp.sync -1;"
     text = f"{declared} {clear} atom{where}.{name} %d, [%y0], %a; {load} %b, [%y0]; "
     got = element(device, text, a, np.zeros(32, dtype), a, dtype)
-    old, want = np.zeros(1, dtype)[0], []
-    for value in a:
-        want.append(old)
-        with np.errstate(over="ignore"):  # sums wrap
-            old = np.asarray(function(old, value)).astype(dtype)[()]
-    np.testing.assert_array_equal(got, np.array(want, dtype))
+    if not REAL:  # a GPU has them in any order
+        old, want = np.zeros(1, dtype)[0], []
+        for value in a:
+            want.append(old)
+            old = after(function, old, value)
+        np.testing.assert_array_equal(got, np.array(want, dtype))
+    # In some order each finds what the one before it has left; first those that change nothing.
+    rest, old = list(zip(got, a, strict=True)), np.zeros(1, dtype)[0]
+    while rest:
+        next_ones = [n for n, (found, _) in enumerate(rest) if found == old]
+        assert next_ones, f"nobody has found {old}"
+        idle = [n for n in next_ones if after(function, old, rest[n][1]) == old]
+        old = after(function, *rest.pop((idle or next_ones)[0]))
 
 
 def test_brain_float_and_vector_atomics(device: Any) -> None:
@@ -177,9 +190,9 @@ def test_sixteen_bytes_are_compared_and_exchanged_at_once(device: Any) -> None:
     """
     a, c = np.arange(32, dtype=np.uint64) + 100, np.arange(32, dtype=np.uint64) * 1000
     got = element(device, text, a, np.zeros(32, np.uint64), c, np.uint64)
-    np.testing.assert_array_equal(
-        got, [0] + [100] * 31
-    )  # the first lane finds zeros, the others what it left
+    first = a[got == 0]  # that lane finds zeros, the others what it left
+    assert len(first) == 1
+    assert set(got[got != 0].tolist()) == {first[0] + c[first[0] - 100]}
 
 
 @pytest.mark.parametrize(
@@ -209,16 +222,19 @@ def test_loads_of_every_shape(device: Any, text: str, dtype: str, function: Any)
 
 
 def test_a_thread_grows_its_own_stack(device: Any) -> None:
+    """In either direction: each piece keeps what was written to it, and lies at a multiple of what was asked."""
     text = """
     and.b32 %x0, %i, 7; add.u32 %x0, %x0, 1; mul.lo.u32 %x0, %x0, 16; cvt.u64.u32 %y0, %x0;
     stacksave.u64 %y3;
     alloca.u64 %y1, %y0, 16;
     alloca.u64 %y2, 16;
     st.local.b32 [%y1+8], %a;
-    st.local.b32 [%y2], %i;
-    stackrestore.u64 %y3;
+    st.local.b32 [%y2], %i; st.local.b32 [%y2+12], 5;
+    sub.u32 %x2, %x0, 4; cvt.u64.u32 %y0, %x2; add.u64 %y0, %y1, %y0; st.local.b32 [%y0], 6;
     ld.local.b32 %d, [%y1+8]; ld.local.b32 %x1, [%y2]; add.u32 %d, %d, %x1;
-    sub.u64 %y0, %y2, %y1; cvt.u32.u64 %x2, %y0; sub.u32 %x2, %x2, %x0; add.u32 %d, %d, %x2;
+    stackrestore.u64 %y3;
+    stacksave.u64 %y0; setp.ne.u64 %p1, %y0, %y3; @%p1 mov.b32 %d, 0;
+    or.b64 %y0, %y1, %y2; and.b64 %y0, %y0, 15; setp.ne.u64 %p1, %y0, 0; @%p1 mov.b32 %d, 0;
     """
     np.testing.assert_array_equal(warp(device, text, VALUES), VALUES + LANE.astype(U4))
 
@@ -254,7 +270,16 @@ def test_approximations_hold_the_isa_s_bounds(device: Any, name: str, flush: str
         want = functions[name](seen.astype(np.float64)).astype(np.float32)
         if flush:
             want = np.where(np.abs(want) < 2**-126, np.copysign(np.float32(0), want), want)
-    np.testing.assert_allclose(got, want, rtol=3e-6, atol=5e-7)
+    relative, absolute = np.full(len(a), 3e-6), np.full(len(a), 5e-7)
+    if REAL and name in ("sin", "cos"):
+        absolute = np.where(np.abs(a) <= np.pi, 2.0**-20.5, 2.0**-14.7)
+    if REAL and name == "tanh":
+        relative[:] = 2.0**-11
+    number = np.isfinite(want)
+    np.testing.assert_array_equal(got[~number], want[~number])
+    a, got, want, relative, absolute = (each[number] for each in (a, got, want, relative, absolute))
+    excess = np.abs(got - want) - (absolute + relative * np.abs(want))
+    assert excess.max() <= 0, a[excess > 0]
 
 
 SHAPES = {
@@ -295,7 +320,7 @@ def test_patterns_of_shared_accesses(device: Any, shape: str, size: int, width: 
     RESULT }}
     """
     fill = "".join(
-        f"xor.b32 %x0, %t, {4 * n}; mul.lo.u32 %x0, %x0, 2654435761; st.shared.u32 [%t+{4 * n}], %x0;"
+        f"sub.u32 %x0, %t, %s; xor.b32 %x0, %x0, {4 * n}; mul.lo.u32 %x0, %x0, 2654435761; st.shared.u32 [%t+{4 * n}], %x0;"
         for n in range(16)
     )
     text = text.replace("FILL", fill)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-OWN_CALLS = True  # it calls the driver itself, so its device is in this process everywhere
+from tests.real_gpu import SIMULATED_ONLY
+
+OWN_CALLS = True  # it calls the driver itself, so it runs in its device's process
 INVALID_VALUE, NOT_SUPPORTED, ILLEGAL_ADDRESS, MISALIGNED = 1, 801, 700, 716
 NONE, B32, B64, B128 = range(4)
 U1, U2, U4, I4, U8, I8 = (np.dtype(t) for t in ("u1", "u2", "u4", "i4", "u8", "i8"))
@@ -114,8 +116,7 @@ def coordinates(at: tuple[int, ...]) -> str:
 def load_text(box: Box, at: tuple[int, ...], to: str = "shared::cluster", tile: str = ".tile") -> str:
     size = int(np.prod(box.counts())) * np.dtype(box.dtype).itemsize
     return f"""
-mbarrier.init.shared.b64 [come], 1; mbarrier.arrive.expect_tx.shared.b64 %rd3, [come], {size};
-prefetch.tensormap [%rd0]; cp.async.bulk.prefetch.tensor.{len(at)}d.L2.global{tile} [%rd0, {coordinates(at)}];
+mbarrier.init.shared.b64 [come], 1; fence.proxy.async.shared::cta; mbarrier.arrive.expect_tx.shared.b64 %rd3, [come], {size};
 cp.async.bulk.tensor.{len(at)}d.{to}.global{tile}.mbarrier::complete_tx::bytes [%r1], [%rd0, {coordinates(at)}], [come];
 {WAIT}
 mov.u32 %r3, 0;
@@ -198,6 +199,24 @@ def test_a_copy_names_its_own_block_and_no_mode(device: Any) -> None:
     np.testing.assert_array_equal(got, swizzled(picked(tensor, box, at), NONE))
 
 
+@pytest.mark.parametrize(
+    ("box", "at"),
+    [(Box((20, 32), (8, 8)), (4, 16)), (Box((2, 3, 4, 5, 8), (2, 2, 2, 2, 4)), (1, 2, 3, 4, 2))],
+)
+@pytest.mark.parametrize("what", ["the map", "the box"])
+def test_prefetches_change_nothing(device: Any, what: str, box: Box, at: tuple[int, ...]) -> None:
+    tensor = numbers(F4, box.shape)
+    _, tensor_map = box.encode(device, OnDevice(device, tensor).address)
+    text = (
+        "prefetch.tensormap [%rd0];\n"
+        if what == "the map"
+        else f"cp.async.bulk.prefetch.tensor.{len(at)}d.L2.global.tile [%rd0, {coordinates(at)}];\n"
+    )
+    out = np.zeros(int(np.prod(box.counts())) * 4, np.uint8)
+    device.run(program(text + load_text(box, at)), "k", 1, 1, bytes(tensor_map), out, shared=4096)
+    np.testing.assert_array_equal(out, swizzled(picked(tensor, box, at), NONE))
+
+
 @pytest.mark.parametrize("dtype", [F2, F4, F8])
 def test_what_lies_outside_may_be_no_number(device: Any, dtype: Any) -> None:
     box = Box((20, 32), (4, 8), dtype=dtype, changed={"fill": 1})
@@ -272,6 +291,7 @@ def test_a_box_comes_to_several_blocks_of_a_cluster(device: Any) -> None:
     body = f"""
 mov.b32 %r2, %cluster_ctarank; mov.b16 %h0, 6; setp.eq.u32 %p1, %r2, 0;
 mbarrier.init.shared.b64 [come], 1; mbarrier.arrive.expect_tx.shared.b64 %rd3, [come], 256;
+fence.mbarrier_init.release.cluster; fence.proxy.async;
 barrier.cluster.arrive; barrier.cluster.wait;
 @%p1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%r1], [%rd0, {coordinates(at)}], [come], %h0;
 @!%p1 bra wait; bra done;
@@ -344,7 +364,7 @@ WRONG = [
     ({"swizzle": 1, "box": (16, 8)}, INVALID_VALUE), ({"swizzle": 2, "box": (32, 8)}, INVALID_VALUE),
     ({"swizzle": 3, "box": (64, 8)}, INVALID_VALUE), ({"swizzle": 7}, INVALID_VALUE), ({"promotion": 4}, INVALID_VALUE),
     ({"fill": 2}, INVALID_VALUE), ({"fill": 1, "type": 2}, INVALID_VALUE),
-    ({"type": 10}, NOT_SUPPORTED), ({"type": 11}, NOT_SUPPORTED), ({"swizzle": 2, "box": (8, 8)}, NOT_SUPPORTED),
+    *[pytest.param(c, NOT_SUPPORTED, marks=SIMULATED_ONLY) for c in ({"type": 10}, {"type": 11}, {"swizzle": 2, "box": (8, 8)})],
 ]  # fmt: skip
 
 

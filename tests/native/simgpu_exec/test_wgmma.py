@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.native.simgpu_exec.fragments import BITS, from_bits, pack_a, pack_c, to_bits, unpack_c
+from tests.real_gpu import SIMULATED_ONLY
 
 WIDTHS = {0: 16, 1: 128, 2: 64, 3: 32}  # bytes of a row of the pattern, by the number of its mode
 DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32, "b1": 256}
@@ -84,6 +85,7 @@ def program(
 .shared .align 1024 .b8 box[{IMAGE}];
 ld.param.u64 %rd0, [p0]; ld.param.u64 %rd1, [p1]; ld.param.u64 %rd2, [p2]; ld.param.u64 %desc0, [pa]; ld.param.u64 %desc1, [pb];
 ld.param.u32 %r1, [adds]; setp.ne.u32 %p1, %r1, 0;
+mov.u32 %r5, box; shr.u32 %r5, %r5, 4; cvt.u64.u32 %rd4, %r5; add.u64 %desc0, %desc0, %rd4; add.u64 %desc1, %desc1, %rd4;
 mov.u32 %r0, %tid.x; mul.wide.u32 %rd3, %r0, 4; add.u64 %rd1, %rd1, %rd3; add.u64 %rd2, %rd2, %rd3; add.u64 %rd0, %rd0, %rd3;
 mov.u32 %r2, box; shl.b32 %r3, %r0, 2; add.u32 %r2, %r2, %r3;
 fill: ld.global.u32 %r4, [%rd0]; st.shared.u32 [%r2], %r4;
@@ -433,6 +435,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     }
 
 
+@SIMULATED_ONLY
 @pytest.mark.parametrize("name", FAULTS)
 def test_wrong_use_is_caught_and_named(name: str, told: dict[str, str]) -> None:
     assert re.search(FAULTS[name][3], told[name]), told[name]

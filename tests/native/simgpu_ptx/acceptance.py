@@ -28,8 +28,7 @@ NEEDS_ANOTHER = re.compile(
 )
 # Differences that docs/simulated-gpu.md states, "What is taken for PTX".
 STATED = re.compile(
-    r"^cvt\.\S*\b[us]8\b\S*bf16|^cvt\.\S*bf16\S*\b[us]8\b"  # 8 bits in a register of 16, too
-    r"|^(addc|subc|madc)\.\S*16 |^rcp\.\S*ftz\S*f64|\.pred\b\S* "  # modifiers that ptxas passes over
+    r"^(addc|subc|madc)\.\S*16 |^rcp\.\S*ftz\S*f64|\.pred\b\S* "  # modifiers that ptxas passes over
     r"|\bdevice\b"  # a function's address in place of a number
     r"|\w\+\d"  # what a number is added to has its type checked here
     r"|%q\d"  # numbers of less than 128 bits in registers of 128

@@ -190,6 +190,7 @@ const Shapes& shapes() {
                        {"getctarank.b64", "wd"},
                        {"cp.async", ".ddw"},
                        {"cp.async.bulk", ".ddw"},
+                       {"cache_policy", ".d"},
                        {"mbarrier.init", ".dw"},
                        {"mbarrier.inval", ".dw"},
                        {"mbarrier.arrive", ".dw"},

@@ -22,6 +22,8 @@ CUresult code_of(Status status) {
             return CUDA_ERROR_ILLEGAL_ADDRESS;
         case Status::misaligned_address:
             return CUDA_ERROR_MISALIGNED_ADDRESS;
+        case Status::illegal_instruction:
+            return CUDA_ERROR_ILLEGAL_INSTRUCTION;
         case Status::illegal_barrier:
             return CUDA_ERROR_LAUNCH_FAILED;
         case Status::trap:
@@ -40,7 +42,8 @@ CUresult code_of(Status status) {
 
 bool sticky(CUresult code) {
     return code == CUDA_ERROR_ILLEGAL_ADDRESS || code == CUDA_ERROR_MISALIGNED_ADDRESS ||
-           code == CUDA_ERROR_LAUNCH_FAILED || code == CUDA_ERROR_ASSERT;
+           code == CUDA_ERROR_ILLEGAL_INSTRUCTION || code == CUDA_ERROR_LAUNCH_FAILED ||
+           code == CUDA_ERROR_ASSERT;
 }
 
 CUresult Device::take_error() {

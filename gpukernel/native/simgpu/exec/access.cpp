@@ -248,6 +248,14 @@ void not_a_bulk_size(const Warp& warp, const Op& op, int lane, uint32_t size) {
                                                 place(warp, lane, op.line)};
 }
 
+void not_a_cache_policy(const Warp& warp, const Op& op, int lane, uint64_t policy) {
+    char text[32];
+    std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(policy));
+    throw Fault{Status::illegal_instruction, std::string("A bulk copy with the cache policy ") + text +
+                                                 ", which no createpolicy has made, " +
+                                                 place(warp, lane, op.line)};
+}
+
 void stack_overflow(const Warp& warp, int lane) {
     throw Fault{Status::illegal_address, "Stack overflow: a thread's calls need more than " +
                                              std::to_string(warp.local_stride) + " bytes, " +

@@ -256,6 +256,7 @@ void warpgroup_commits(Warp& warp, const Op& op, const WarpgroupPlan& plan);
 [[noreturn]] void not_one_descriptor(const Warp& warp, const Op& op, int lane, const WarpgroupPlan& plan);
 [[noreturn]] void not_a_tensor_map(const Warp& warp, const Op& op, int lane, const char* why,
                                    bool unsupported = false);
+[[noreturn]] void not_a_cache_policy(const Warp& warp, const Op& op, int lane, uint64_t policy);
 [[noreturn]] void not_a_bulk_size(const Warp& warp, const Op& op, int lane, uint32_t size);
 [[noreturn]] void stack_overflow(const Warp& warp, int lane);
 uint64_t special_register(Warp& warp, int lane, int which);

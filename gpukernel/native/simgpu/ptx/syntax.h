@@ -157,6 +157,8 @@ struct FunctionTree {
     uint32_t max_cluster = 0;
     bool explicit_cluster = false;
     bool newer = false;  // than the tables of forms: its text's .version says so
+    double version = 0;  // of its text, and what its text is for
+    int target_sm = 0;
     uint32_t line = 0;
     size_t text = 0;  // of those that are linked, which one defines it
 

@@ -201,15 +201,17 @@ void Generator::quotient(bool remainder, bool is_signed) {
             result = 0;
         }
         const int divisor = in_register(in[1], unit, 2);
-        if (is_signed) {  // by nothing: -1
-            Memory ones = every(0xffffffff, 4);
-            ones.broadcast = false;
-            a_.vector(kZeros, 5, divisor, divisor);
-            a_.vector(kBroadcast, result, 0, ones, 5);
+        // By nothing: all bits set, which an unsigned quotient has of itself.
+        Memory ones = every(0xffffffff, 4);
+        ones.broadcast = false;
+        if (is_signed || remainder) a_.vector(kZeros, 5, divisor, divisor);
+        if (!remainder) {
+            if (is_signed) a_.vector(kBroadcast, result, 0, ones, 5);
+            return result;
         }
-        if (!remainder) return result;
         a_.vector(kProduct, 4, result, divisor);
         a_.vector(kSubtract, 4, in_register(in[0], unit, 1), 4);
+        a_.vector(kBroadcast, 4, 0, ones, 5);
         return 4;
     });
 }

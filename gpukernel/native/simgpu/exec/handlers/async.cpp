@@ -176,6 +176,17 @@ void grow_stack(Warp& w, const Op& op) {
     }
 }
 
+// What createpolicy makes is opaque, and the same for all kernels: NVIDIA's, which CUTLASS has as constants,
+// begin with 0001 and end with 32 zeros.  A GPU takes no other for an instruction; here there is also none,
+// 0.
+void check_policy(Warp& w, const Op& op) {
+    const u64* policy = in<u64>(w, op.a);
+    for (u32 m = w.exec; m; m &= m - 1) {
+        const int i = __builtin_ctz(m);
+        if (policy[i] && (policy[i] >> 60 != 1 || policy[i] << 32)) not_a_cache_policy(w, op, i, policy[i]);
+    }
+}
+
 const HandlerEntry entries[] = {
     {"cp.async", copy},
     {"cp.async.bulk", copy_bulk},
@@ -193,6 +204,7 @@ const HandlerEntry entries[] = {
     {"mbarrier.pending_count",
      un<u32, u64, [](u64 a) -> u32 { return static_cast<u32>(Phase{a}.pending()); }>},
     {"alloca", grow_stack},
+    {"cache_policy", check_policy},
 };
 
 }  // namespace

@@ -450,7 +450,11 @@ void check(const Instruction& in, const FunctionTree& tree) {
     const std::vector<Match>& candidates = matches(in);
     for (const Match& match : candidates) {
         Checker checker{in, tree, match.types};
-        if (checker.operands(*match.shape)) return;
+        if (checker.operands(*match.shape)) {
+            if (in.parts.back() == "f32x2" && tree.target_sm < 100)
+                wrong(in, tree, "it needs .target sm_100 or newer");
+            return;
+        }
         why = std::move(checker.why);
     }
     if (!candidates.empty()) wrong(in, tree, why);

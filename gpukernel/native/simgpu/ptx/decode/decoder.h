@@ -109,6 +109,7 @@ class Decoder {
     void mbarrier();
     uint32_t address_in(const Operand& address, bool shared);
     void copy_bulk();
+    void cache_policy();
     void transaction(size_t barrier, uint32_t bytes);
     void barrier_object(const std::string& what, const Operand* result, const Operand& address,
                         uint32_t value);

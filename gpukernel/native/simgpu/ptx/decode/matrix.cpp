@@ -98,7 +98,8 @@ Type register_type(Element e) {
 }  // namespace
 
 void Decoder::fragment(const Operand& o, Element element, uint32_t count, bool destinations, Fragment& to) {
-    const std::vector<Operand> list = o.kind == Operand::vector ? o.parts : std::vector<Operand>{o};
+    if (o.kind != Operand::vector) wrong("a fragment is a vector, of one register too: {%r1}");
+    const std::vector<Operand>& list = o.parts;
     if (list.size() != count)
         wrong("a fragment of " + std::to_string(count) + " registers is needed, not of " +
               std::to_string(list.size()));
@@ -127,8 +128,10 @@ void Decoder::matrix() {
     if (base == "movmatrix") {
         if (!has("m8n8") || !has("trans") || !has("b16")) lacking();
         MatrixPlan plan;
-        fragment(operand(0), Element::s32, 1, true, plan.d);
-        fragment(operand(1), Element::s32, 1, false, plan.a);
+        plan.d.element = plan.a.element = Element::s32;
+        plan.d.count = plan.a.count = 1;
+        plan.d.slot[0] = destination(operand(0), 4);
+        plan.a.slot[0] = source(operand(1), Type::b32);
         return emit_matrix("movmatrix", fresh(), std::move(plan));
     }
     MatrixShape shape;
@@ -161,6 +164,9 @@ void Decoder::multiply(const std::vector<Element>& elements, uint32_t m, uint32_
     const bool wmma = here_->parts[0] == "wmma", quads = a == Element::f16 && m == 8 && k == 4;
     MatrixPlan plan;
     plan.saturate = has("satfinite");
+    if (!wmma && !quads && c != d) wrong("D has the type of C");
+    if (plan.saturate && !is_integer(a) && (!wmma || tree_.version >= 6.45))
+        wrong("no .satfinite of floating-point numbers since PTX 6.5");
     plan.xors = has("xor");
     if (a == Element::b1 && !has("popc")) wrong("single bits take .xor.popc or .and.popc");
     if (a == Element::f64) plan.mode = wanted_mode();

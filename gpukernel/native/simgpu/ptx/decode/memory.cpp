@@ -230,8 +230,8 @@ void Decoder::copy_async() {
         return;
     }
     if (has("tensor")) return copy_tensor();
-    if (has("L2::cache_hint")) operand(here_->operands.size() - 1);
     if (has("bulk")) return copy_bulk();
+    if (has("L2::cache_hint")) operand(here_->operands.size() - 1);
     if (has("mbarrier") || has("mbarrier::arrive")) {
         const Operand& barrier = operand(0);
         if (!has("noinc")) return;  // what it announces it also does
@@ -266,6 +266,12 @@ void Decoder::copy_async() {
     emit("cp.async", op);
 }
 
+void Decoder::cache_policy() {
+    Op op = fresh();
+    op.a = source(operand(here_->operands.size() - 1), Type::b64);
+    emit("cache_policy", op);
+}
+
 // Copies and reductions of many bytes at a time, without a tensor's map (9.7.9.25.4): done at once, too.
 void Decoder::copy_bulk() {
     if (has("prefetch")) {
@@ -273,6 +279,7 @@ void Decoder::copy_bulk() {
         return;
     }
     if (has("cp_mask")) lacking("byte masks");
+    if (has("L2::cache_hint")) cache_policy();
     std::vector<bool> shared;  // to and from
     for (const std::string& part : here_->parts)
         if (part == "global" || part == "shared::cta" || part == "shared::cluster")

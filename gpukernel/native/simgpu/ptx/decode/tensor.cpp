@@ -32,7 +32,7 @@ void Decoder::copy_tensor() {
                hint = has("L2::cache_hint");
     const size_t wanted = (has("prefetch") ? 1 : loads ? 3 : 2) + (many ? 1 : 0) + (hint ? 1 : 0);
     if (here_->operands.size() != wanted) wrong("another number of operands is needed");
-    if (hint) source(operand(wanted - 1), Type::b64);
+    if (hint) cache_policy();
     Op op = fresh();
     if (has("prefetch")) {  // a hint, of which nothing follows
         tensor_place(operand(0), op);

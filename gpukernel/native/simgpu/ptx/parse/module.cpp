@@ -211,6 +211,8 @@ void Parser::function_directives(FunctionTree& tree) {
             fail("unknown directive '" + std::string(here().text) + "' of a function");
         }
     }
+    if (tree.cluster[0] && tree.max_cluster)
+        fail(".reqnctapercluster and .maxclusterrank exclude each other");
 }
 
 // A function may be declared before it is defined, and is then the same.
@@ -241,6 +243,7 @@ void Parser::function(bool weak, bool visible, bool external) {
     tree.weak = weak;
     tree.visible = visible;
     tree.newer = unit_.version > kNewestVersion;
+    tree.version = unit_.version, tree.target_sm = unit_.target_sm;
     step();
     if (take(".attribute")) skip_past(")");
     function_ = &tree;
