@@ -11,6 +11,7 @@ namespace gpukernel::simgpu::compiler {
 // allocation, too.
 void Generator::call(const Slow* slow) {
     drop_all();
+    drop_broadcasts();
     Label skip;
     if (op_->guard != kNoGuard) {
         running_lanes(rax);
@@ -94,8 +95,8 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
     if (slow->never) return;
-    cold_.push_back([this, slow, kept = kept_, block = block_, at = at_, before = before_, behind = behind_,
-                     changed = changed_] {
+    cold_.push_back([this, slow, kept = kept_, broadcasts = broadcasts_, block = block_, at = at_,
+                     before = before_, behind = behind_, changed = changed_] {
         block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
@@ -111,6 +112,7 @@ void Generator::slow_path(std::shared_ptr<Slow> slow) {
         masks_ = Masks::unknown;
         need_masks();  // as the code that it goes back to may have them
         keep_again(kept);
+        load_again(broadcasts);
         a_.jump(slow->back);
     });
 }
