@@ -239,9 +239,12 @@ class Generator {
     Memory place_state(int place) const;
     Memory place_room(int place, int32_t at) const;
     void forget_place(uint32_t operand);
-    void recognise_place(int place, Label& otherwise);
+    void recognise_place(int place, Label& otherwise, Label& never_learned);
+    void move_place(int place, Label& elsewhere, Label& otherwise);
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
+    void load_near(int place, int unit, int32_t imm, int to);
+    void known_half(const MemoryOp& m, int place, int unit);
 
     // together.cpp
     void find_together();
