@@ -24,8 +24,8 @@ HEAD = """.version 7.8
     .reg .b32 %r<40>; .reg .b64 %d<40>; .reg .pred %p<4>;
     .reg .bBITS %x<9>, %y<9>, %s<9>, %u<9>, %w<9>, %c<9>, %b<32>, %m<700>;
     mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x; mad.lo.u32 %r4, %r2, %r3, %r1;
-    mul.wide.u32 %d1, %r4, BYTES; ld.param.u64 %d2, [in]; ld.param.u64 %d3, [out];
-    mul.wide.u32 %d4, %r2, BYTES; add.u64 %d4, %d4, %d2; add.u64 %d2, %d2, %d1; add.u64 %d3, %d3, %d1;
+    mul.wide.u32 %d1, %r4, BYTES; ld.param.u64 %d10, [in]; ld.param.u64 %d11, [out]; mul.wide.u32 %d12, %r2, BYTES;
+    add.u64 %d4, %d12, %d10; add.u64 %d2, %d10, %d1; add.u64 %d3, %d11, %d1;
     and.b32 %r5, %r4, 3; setp.eq.u32 %p1, %r5, 1; not.pred %p2, %p1;
     ld.param.KIND %u0, [n0]; ld.param.KIND %u1, [n1]; ld.param.KIND %u2, [n2]; ld.param.s32 %r10, [turns];
 """
@@ -139,6 +139,8 @@ LOOPS = {
     "one that is loaded": "fma.rn.KIND %x0, %x0, %w0, %u0; ld.global.KIND %w0, [%d4]; add.u64 %d4, %d4, BYTES; fma.rn.KIND %x1, %w0, %x1, CONST;",
     "a handler between": "fma.rn.KIND %x0, %x0, %u0, %w0; popc.b64 %r11, %d3; cvt.rn.KIND.u32 %y0, %r11; fma.rn.KIND %x1, %y0, %u0, CONST; "
     "atom.global.exch.b32 %r12, [%d5], %r1; fma.rn.KIND %x2, %x2, %u1, %w0;",
+    "a handler at the end": "fma.rn.KIND %x0, %x0, %u0, %w0; fma.rn.KIND %x1, %x1, %u1, CONST; popc.b64 %r11, %d3; cvt.rn.KIND.u32 %y0, %r11; "
+    "add.rn.KIND %x2, %x2, %y0;",
     "a load from wherever": "fma.rn.KIND %x0, %x0, %u0, %w0; xor.b64 %d2, %d2, BYTES; ld.global.KIND %y0, [%d2]; fma.rn.KIND %x1, %y0, %u0, CONST; "
     "fma.rn.KIND %x2, %x2, %w0, CONST;",
     "half of the lanes": "@%p1 fma.rn.KIND %x0, %x0, %u0, %w0; @%p2 fma.rn.KIND %x0, %u0, %x0, CONST; @%p1 add.rn.KIND %x1, %x1, %w0; "

@@ -375,12 +375,28 @@ void Generator::extreme(const VectorOp& op, int unit, int) {
     a_.vector(blend, 3, 3, b, 5);
 }
 
+// Of two whole numbers that are the same for all lanes.
+bool Generator::compare_scalars(const VectorOp& op) {
+    if (op.code.map != 3 || !is_broadcast(s_->reads[0]) || !is_broadcast(s_->reads[1])) return false;
+    constexpr Condition of_signed[] = {equal, less, less_equal, equal, not_equal, greater_equal, greater};
+    constexpr Condition of_unsigned[] = {equal, below, below_equal, equal, not_equal, above_equal, above};
+    const bool wide = op.bytes == 8, is_signed = op.code.opcode == 0x1f;
+    a_.immediate(rcx, 0);
+    a_.immediate(rdx, ~0u);
+    load_scalar(rax, s_->reads[0].operand, wide);
+    alu_scalar(Assembler::compare, rax, s_->reads[1].operand, wide);
+    a_.move_if((is_signed ? of_signed : of_unsigned)[op.detail], rcx, rdx, false);
+    put_predicate(s_->writes[0].operand, rcx);
+    return true;
+}
+
 void Generator::compare(const VectorOp& op) {
     const uint32_t to = s_->writes[0].operand;
     auto unit = [&](int u, int k) {
         apply(op.code, k, in_register(s_->reads[0], u, 1), s_->reads[1], u, 2);
         a_.byte(op.detail);
     };
+    if (is_line(to) && compare_scalars(op)) return;
     unit(0, 5);
     if (is_line(to)) {
         a_.mask_to(rax, 5);

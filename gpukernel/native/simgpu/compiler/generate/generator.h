@@ -185,6 +185,7 @@ class Generator {
     void vector_operation(const VectorOp& op);
     void fused(const VectorOp& op, int count);
     int compute(const VectorOp& op, int unit, int to);
+    bool compare_scalars(const VectorOp& op);
     void compare(const VectorOp& op);
     void predicate(const VectorOp& op);
     void extreme(const VectorOp& op, int unit, int to);
@@ -224,6 +225,8 @@ class Generator {
     bool shared_access(const MemoryOp& m);
     void shared_each(const MemoryOp& m, Slow& slow);
     int half_of_addresses(Access address, int unit);
+    void check_room(int32_t least, int32_t most, Label& elsewhere);
+    int from_least(int index, int32_t least);
     void check_halves(Access address, int32_t least, int32_t most, bool running, int* index,
                       Label& elsewhere);
 
@@ -239,8 +242,7 @@ class Generator {
     Memory place_state(int place) const;
     Memory place_room(int place, int32_t at) const;
     void forget_place(uint32_t operand);
-    void recognise_place(int place, Label& otherwise, Label& never_learned);
-    void move_place(int place, Label& elsewhere, Label& otherwise);
+    void recognise_place(int place, Label& elsewhere, Label& otherwise);
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
     void load_near(int place, int unit, int32_t imm, int to);

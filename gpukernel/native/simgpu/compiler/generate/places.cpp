@@ -79,13 +79,23 @@ void Generator::forget_place(uint32_t operand) {
     if (const int place = place_of(operand); place >= 0)
         a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsKnown);
 }
-void Generator::recognise_place(int place, Label& otherwise, Label& never_learned) {
+// Each address is as much more or less than it was, or the same: then so are the pointers, and all else that is
+// known goes from the first lane's place.
+void Generator::recognise_place(int place, Label& elsewhere, Label& otherwise) {
+    const Place& p = places_[static_cast<size_t>(place)];
     const Access address = s_->reads[0];
     a_.test(rdx, kLearned);
-    a_.jump(equal, never_learned);
+    a_.jump(equal, otherwise);
+    const Memory by = field(offsetof(Context, first));
+    int index[2];
     for (int unit = 0; unit < 2; ++unit) {
-        const int index = half_of_addresses(address, unit);
-        a_.vector(kTernary, 0, index, place_room(place, kAddresses + kVector * unit));
+        index[unit] = half_of_addresses(address, unit);
+        a_.vector(kSubtract, 3, index[unit], place_room(place, kAddresses + kVector * unit));
+        if (unit == 0) {
+            a_.vector(kStoreFirst, 3, 0, by);
+            a_.vector(kBroadcast, 5, 0, 3);
+        }
+        a_.vector(kTernary, 0, 3, 5);
         a_.byte(kOrDifferent);
         a_.vector(kTest, 5 + unit, 0, 0);
     }
@@ -93,34 +103,24 @@ void Generator::recognise_place(int place, Label& otherwise, Label& never_learne
     a_.mask_to(rax, 5);
     a_.test(rax, rax, false);
     a_.jump(not_equal, otherwise);
-    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown);
-}
-
-// All lanes run, and each address is as much more or less than it was: so are the pointers, and all else that
-// is known goes from the first lane's place.
-void Generator::move_place(int place, Label& elsewhere, Label& otherwise) {
-    const Place& p = places_[static_cast<size_t>(place)];
-    a_.alu(Assembler::compare, r12, -1, false);
-    a_.jump(not_equal, elsewhere);
-    int index[2];
-    check_halves(s_->reads[0], p.least, p.most, false, index, elsewhere);
-    a_.vector(kSubtract, 3, index[0], place_room(place, kAddresses));
-    a_.vector(kSubtract, 4, index[1], place_room(place, kAddresses + kVector));
-    a_.vector(kBroadcast, 5, 0, 3);
+    Label there;
+    a_.load_sized(rax, by, 4, true, true);
+    a_.test(rax, rax, false);
+    a_.jump(equal, there);
+    check_room(p.least, p.most, elsewhere);
     for (int unit = 0; unit < 2; ++unit) {
-        a_.vector(kCompareUnsigned, 5 + unit, 3 + unit, 5);
-        a_.byte(4);  // not equal
+        const int from = from_least(index[unit], p.least);
+        a_.vector(kCompareUnsigned, 5 + unit, from, 5);
+        a_.byte(5);
     }
     a_.mask(Assembler::mask_or, 5, 5, 6);
-    a_.mask_to(rax, 5);
-    a_.test(rax, rax, false);
-    a_.jump(not_equal, otherwise);
+    a_.mask_to(rcx, 5);
+    a_.test(rcx, rcx, false);
+    a_.jump(not_equal, elsewhere);
     for (int unit = 0; unit < 2; ++unit)
         a_.vector(kStore, index[unit], 0, place_room(place, kAddresses + kVector * unit));
-    const Memory by = field(offsetof(Context, first));
-    a_.vector(kStoreFirst, 3, 0, by);
-    a_.load_sized(rcx, by, 4, true, true);
-    for (int n = 0; n < 4; ++n) a_.alu(Assembler::add, place_room(place, kPointers + 8 * n), rcx, true);
+    for (int n = 0; n < 4; ++n) a_.alu(Assembler::add, place_room(place, kPointers + 8 * n), rax, true);
+    a_.bind(there);
     a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown);
 }
 
@@ -234,17 +234,14 @@ void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr
     need_masks(false);
     Label& otherwise = aside(
         [this, m, place, known, slow] {
-            Label is_known, other, learn, each, done;
+            Label is_known, learn, each, done;
             a_.load(rdx, place_state(place), false);
             a_.test(rdx, kPlaceIsKnown);
             a_.jump(not_equal, is_known);
             Set address = flow_.nothing();
             insert(address, flow_.value(s_->reads[0].operand));
             if (!contains(changed_, flow_.value(s_->reads[0].operand))) reload(address);
-            recognise_place(place, other, learn);
-            a_.jump(*known);
-            a_.bind(other);
-            move_place(place, each, learn);
+            recognise_place(place, each, learn);
             a_.jump(*known);
             a_.bind(learn);
             learn_place(place, each);
