@@ -210,7 +210,7 @@ class Generator {
     void in_site(int site, Label& elsewhere);
     void in_room(bool narrow, Memory room, int64_t span, Label& elsewhere);
     enum class Reach : uint8_t { site, shared, shared_window, param, local };  // where addresses may lie
-    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, Slow& slow);
+    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Label& otherwise);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
@@ -253,6 +253,7 @@ class Generator {
     bool goes_by_line(const Op& op, const Signature& s, const MemoryOp& m) const;
     static bool loads_part(const MemoryOp& m, int64_t by);
     static int64_t span_of(const MemoryOp& m, int64_t by);
+    bool checked_for_each_lane(const Op& op, const Signature& s, const MemoryOp& m) const;
     bool checked_as_line(const Op& op, const Signature& s, const MemoryOp& m) const;
     Label& each_apart();
     Access element(const MemoryOp& m, uint32_t n) const;

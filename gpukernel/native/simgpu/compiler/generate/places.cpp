@@ -79,8 +79,8 @@ void Generator::forget_place(uint32_t operand) {
     if (const int place = place_of(operand); place >= 0)
         a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsKnown);
 }
-// Each address is as much more or less than it was, or the same: then so are the pointers, and all else that is
-// known goes from the first lane's place.
+// Each address is as much more or less than it was, or the same: then so are the pointers, and all else that
+// is known goes from the first lane's place.
 void Generator::recognise_place(int place, Label& elsewhere, Label& otherwise) {
     const Place& p = places_[static_cast<size_t>(place)];
     const Access address = s_->reads[0];
