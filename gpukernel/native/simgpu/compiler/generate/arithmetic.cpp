@@ -419,11 +419,18 @@ void Generator::compare(const VectorOp& op) {
 void Generator::predicate(const VectorOp& op) {
     predicate_to(rax, s_->reads[0].operand, op_->sub & 1);
     if (op.detail < 3) {
-        predicate_to(rcx, s_->reads[1].operand, op_->sub & 2);
-        a_.alu(op.detail == 0   ? Assembler::bit_and
-               : op.detail == 1 ? Assembler::bit_or
-                                : Assembler::bit_xor,
-               rax, rcx, false);
+        const auto what = op.detail == 0   ? Assembler::bit_and
+                          : op.detail == 1 ? Assembler::bit_or
+                                           : Assembler::bit_xor;
+        const uint32_t second = s_->reads[1].operand;
+        if (op_->sub & 2) {
+            predicate_to(rcx, second, true);
+            a_.alu(what, rax, rcx, false);
+        } else if (const int reg = kept(second); reg >= 0) {
+            a_.alu(what, rax, static_cast<Gpr>(reg), false);
+        } else {
+            a_.alu(what, rax, is_line(second) ? scalar(second, 4) : slot(second, 0, 4), false);
+        }
     } else if (op.detail == 3) {
         a_.complement(rax);
     }
