@@ -116,6 +116,63 @@ def test_both_tiers_reach_the_same_bytes(tmp_path: Path, space: str, address_bit
         assert (rest[-1] == "0") == ("inside" in name), (name, rest)
 
 
+STEPS = {"inside": 8, "behind": 36, "before": -12, "between two": 2, "apart": 4}
+MOVING = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+    .reg .pred %p, %here; .reg .b32 %t, %n, %value, %sum; .reg .b{bits} %at;
+    .shared .align 16 .b8 s[256];
+    mov.u32 %t, %tid.x; setp.eq.u32 %here, %t, 19; mov.u32 %n, s; mad.lo.u32 %n, %t, 4, %n; st.shared.u32 [%n], %t; st.shared.u32 [%n+128], %t;
+    bar.sync 0;
+    mad.lo.u32 %n, %t, 13, 5; and.b32 %n, %n, 31; mul.lo.u32 %n, %n, 4; add.u32 %n, %n, 24; cvt.u{bits}.u32 %at, %n; mov.u32 %sum, 0;
+    mov.u32 %n, 0;
+AGAIN:
+    {body}
+    add.u{bits} %at, %at, {step};
+    {alone}
+    add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 12; @%p bra AGAIN;
+    setp.eq.u32 %p, %sum, 1; @%p trap;
+    ret;
+}}
+"""
+
+
+@pytest.mark.parametrize("body", ["ld", "st"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_addresses_that_move_together_are_looked_at(tmp_path: Path, bits: int, body: str) -> None:
+    """Each turn of a loop moves them by as much; what is remembered of them leads nowhere else."""
+    said = {}
+    uses = {
+        "ld": "ld.shared.u32 %value, [%at+{0}]; add.u32 %sum, %sum, %value;",
+        "st": "st.shared.u32 [%at+{0}], %t;",
+    }
+    for tier in ("interpreter", "compiled"):
+        folder = tmp_path / tier
+        folder.mkdir()
+        for name, step in STEPS.items():
+            text = MOVING.format(
+                bits=bits,
+                step=step,
+                body=" ".join(uses[body].format(n) for n in (0, 4, 8, 12, 0, 4, 8, 12, 16)),
+                alone=f"@%here add.u{bits} %at, %at, 16;" if name == "apart" else "",
+            )
+            (folder / f"{name}.32.ptx").write_text(text)
+        environment = {**os.environ, "GPUKERNEL_SIMGPU_TIER": tier, "GPUKERNEL_SIMGPU_TIER_LOG": "1"}
+        command = [sys.executable, fault.__file__, str(folder), "256", "1"]
+        subprocess.run(["setarch", "-R", *command], env=environment, check=True, timeout=280)
+        texts = {path.name: path.read_text().splitlines() for path in sorted(folder.glob("*.txt"))}
+        said[tier] = {
+            name: [line for line in lines if ": compiled: " not in line] for name, lines in texts.items()
+        }
+        if tier == "compiled":
+            assert all(any(": compiled: " in line for line in lines) for lines in texts.values()), texts
+    assert said["compiled"] == said["interpreter"]
+    assert {name.split(".")[0] for name, lines in said["compiled"].items() if lines[-1] == "0"} == {"inside"}
+
+
 def test_one_generic_address_of_local_memory_is_a_place_for_each_lane(tiers: Tiers) -> None:
     """By ``cvta.local``, and made up by a student, who knows the window."""
     ptx = """.version 7.0

@@ -77,3 +77,34 @@ def test_what_lanes_exchange_lies_in_whatever_register(tiers: Tiers, name: str) 
         body += " ".join(f"cvt.u64.u32 %d8, %r{20 + k}; add.u64 %d9, %d9, %d8;" for k in range(lines))
         (got,) = tiers.same(PLAIN.replace("BODY", body), "k", 3, 64, np.zeros(192, np.uint64), np.uint64(0))
         assert got.all()
+
+
+COMPARISONS = [
+    (how, kind)
+    for kind in ("s32", "u32", "s64", "u64", "b32", "b64")
+    for how in ("eq", "ne", *(("lt", "le", "gt", "ge") if kind[0] != "b" else ()), *(("lo", "ls", "hi", "hs") if kind[0] == "u" else ()))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("second", ["a register", "a constant"])
+@pytest.mark.parametrize(
+    "n", [0, 1, 5, 2**31 - 1, 2**31, 2**32 - 5, 2**32 + 5, 2**63, 2**64 - 5, 5 + (7 << 32)]
+)
+def test_numbers_that_all_lanes_share_are_compared(tiers: Tiers, n: int, second: str) -> None:
+    lines = ["ld.param.u64 %d3, [n]; cvt.u32.u64 %r3, %d3; mov.u32 %r4, %nctaid.x; mul.lo.u32 %r4, %r4, -5; cvt.s64.s32 %d4, %r4; mov.u64 %d9, 0;"]  # fmt: skip
+    for number, (how, kind) in enumerate(COMPARISONS):
+        wide = kind.endswith("64")
+        other = ("%d4" if wide else "%r4") if second == "a register" else "-5"
+        lines.append(f"setp.{how}.{kind} %p1, {'%d3' if wide else '%r3'}, {other}; selp.b64 %d10, {1 << number}, 0, %p1; or.b64 %d9, %d9, %d10;")  # fmt: skip
+    (got,) = tiers.same(
+        PLAIN.replace("BODY", "\n".join(lines)), "k", 1, 32, np.zeros(32, np.uint64), np.uint64(n)
+    )
+    assert tiers.handlers() == 0
+    assert (got == got[0]).all()
+    for number, (how, kind) in enumerate(COMPARISONS):
+        bits = int(kind[1:])
+        a, b = n % 2**bits, -5 % 2**bits
+        if kind[0] == "s":
+            a, b = (x - 2**bits if x >> (bits - 1) else x for x in (a, b))
+        wanted = {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b, "lo": a < b, "ls": a <= b, "hi": a > b, "hs": a >= b}  # fmt: skip
+        assert int(got[0]) >> number & 1 == wanted[how], (how, kind)

@@ -30,6 +30,10 @@ SHORT = {
         "(const float*a,float*b,int n){int i=blockIdx.x*blockDim.x+threadIdx.x;float s=0;const float*p=a+blockIdx.x;"
         "s=p[0]*p[1]+p[2]-p[3];if(i<n){b[i]=s+a[i];b[i+4000]=s-a[i+7];}}",
         60, 64, (4000, 8000), 3900),
+    "structures from anywhere": (
+        "(const float*a,float*b,int n){int i=blockIdx.x*blockDim.x+threadIdx.x,j=i*37%n;const float*p=a+3*j;float*o=b+3*(i^5);"
+        "float s=p[0]*p[1];if(i%5){o[0]=p[2]+s;o[2]=p[0]-p[1];if(j%3)o[1]=p[1]+p[-1]+p[3];}else o[1]=s-p[4];}",
+        40, 96, (4 * 4000, 4 * 4000), 3900),
     "lower bytes of what stands side by side": (
         "(const unsigned*a,unsigned*b,int n){int i=blockIdx.x*blockDim.x+threadIdx.x;if(i>=n)return;const unsigned char*c=(const unsigned char*)a;"
         "const unsigned short*h=(const unsigned short*)a;unsigned long long w=((const unsigned long long*)a)[i]&0xffffffffu;"
@@ -54,25 +58,32 @@ def test_short_warps_of_many_blocks(tiers: Tiers, nvrtc: Any, name: str) -> None
     np.testing.assert_array_equal(given.view(np.uint32), arrays[0].view(np.uint32))
 
 
-#  Accesses through one address, of which one or the other leaves an array of 4,096 bytes.
+# Accesses through one address, of which one or the other leaves an array of 4,096 bytes when they come to it again.
 TOGETHER = """.version 7.0
 .target sm_70
 .address_size 64
 .visible .entry k(.param .u64 out)
 {{
-    .reg .b32 %t, %v, %s; .reg .b64 %o, %w;
-    ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mul.wide.u32 %w, %t, {step};
-    add.u64 %o, %o, %w; add.u64 %o, %o, {begin};
+    .reg .pred %p; .reg .b32 %t, %v, %s, %n; .reg .b64 %o, %w, %a<9>;
+    ld.param.u64 %a0, [out]; mov.u32 %t, %tid.x; mul.wide.u32 %a1, %t, {step};
+    add.u64 %a2, %a0, %a1; add.u64 %a3, %a2, 1024; mov.u32 %n, 0;
+AGAIN:
+    mul.wide.s32 %a4, %n, {further}; add.u64 %o, %a3, %a4;
     {body}
+    add.u32 %n, %n, 1; setp.lt.u32 %p, %n, 2; @%p bra AGAIN;
     ret;
 }}
 """
 BODIES = {
     "lines": "ld.global.u32 %v, [%o]; st.global.u32 [%o+128], %v; ld.global.u32 %s, [%o+-128]; st.global.u32 [%o+1024], %s;",
     "pairs": "ld.global.v2.u32 {%v,%s}, [%o]; st.global.v2.u32 [%o+256], {%s,%v}; ld.global.u32 %s, [%o+8];",
+    "each its own": "xor.b32 %s, %t, 5; mul.wide.u32 %w, %s, 4; add.u64 %w, %w, %o; ld.global.u32 %v, [%w]; st.global.u32 [%w+128], %v; "
+    "ld.global.u32 %s, [%w+-128]; st.global.u32 [%w+1024], %s;",
+    "one of them far": "setp.eq.u32 %p, %t, 19; xor.b32 %s, %t, 5; @%p mov.u32 %s, 240; mul.wide.u32 %w, %s, 4; add.u64 %w, %w, %o; "
+    "st.global.u32 [%w+64], %s; ld.global.u32 %s, [%w+4]; st.global.u32 [%w+8], %s;",
     "one for all": "ld.global.u32 %v, [%o]; ld.global.u32 %s, [%o+-128]; ld.global.u32 %v, [%o+512]; ld.global.u32 %v, [%o+64];",
 }  # fmt: skip
-STEPS = {"lines": 4, "pairs": 8, "one for all": 0}
+STEPS = {"lines": 4, "pairs": 8, "each its own": 0, "one of them far": 0, "one for all": 0}
 BEGINS = (0, 64, 128, 2048, 2816, 3072, 3328, 3584, 3968, 4096, -1024, 1026, 3588)
 
 
@@ -83,7 +94,7 @@ def test_the_access_that_leaves_its_array_is_told(tmp_path: Path, name: str) -> 
         folder = tmp_path / tier
         folder.mkdir()
         for at in BEGINS:
-            text = TOGETHER.format(step=STEPS[name], begin=at, body=BODIES[name])
+            text = TOGETHER.format(step=STEPS[name], further=at - 1024, body=BODIES[name])
             (folder / f"{at}.32.ptx").write_text(text)
         environment = {**os.environ, "GPUKERNEL_SIMGPU_TIER": tier, "GPUKERNEL_SIMGPU_TIER_LOG": "1"}
         command = [sys.executable, fault.__file__, str(folder), "4096", "1"]

@@ -18,6 +18,8 @@ enum Condition : uint8_t {
     above = 7,
     negative = 8,
     less = 12,
+    greater_equal = 13,
+    less_equal = 14,
     greater = 15
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "simgpu/compiler/vector_ops.h"
+
 namespace gpukernel::simgpu::compiler {
 namespace {
 
@@ -10,6 +12,7 @@ constexpr size_t kMostOperations = 4096, kMostValues = 2048, kMostBlocks = 512;
 // than its tables may take.
 constexpr uint64_t kMostSteps = 1 << 22;
 constexpr size_t kMostWaits = kMostOfOne / kNode, kMostWays = 1 << 13;
+constexpr double kSeldom = 1.0 / 16;
 constexpr uint32_t kDeepest = 6;  // loops within each other that count for a value's weight
 
 // What leaves the lanes that run it somewhere else than behind it.
@@ -92,9 +95,15 @@ bool find_values(Flow& flow) {
         for (uint32_t d = 0; d < std::min(flow.blocks[flow.block_of[n]].depth, kDeepest); ++d) weight *= 8;
         const Op& op = flow.function->code[n];
         if (op.guard != kNoGuard && !add(op.guard, 0, weight)) return false;
-        for (const auto* list : {&flow.signatures[n].reads, &flow.signatures[n].writes})
-            for (const Access& access : *list)
-                if (!add(access.operand, access.bytes, weight)) return false;
+        const Signature& s = flow.signatures[n];
+        // Of an address in shared memory it is most often known where it leads: nobody looks at it.
+        MemoryOp m;
+        const bool shared = memory_op(s.key, m) && m.where == MemoryOp::shared;
+        for (size_t i = 0; i < s.reads.size(); ++i)
+            if (!add(s.reads[i].operand, s.reads[i].bytes, shared && i == 0 ? weight * kSeldom : weight))
+                return false;
+        for (const Access& access : s.writes)
+            if (!add(access.operand, access.bytes, weight)) return false;
     }
     return true;
 }

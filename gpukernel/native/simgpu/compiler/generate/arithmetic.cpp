@@ -6,11 +6,17 @@
 #include "simgpu/compiler/generate/instructions.h"
 
 namespace gpukernel::simgpu::compiler {
+namespace {
+
+constexpr uint8_t kProductOfIntegers = 0x40;  // vpmulld, vpmullq
+
+}  // namespace
 
 void Generator::operation() {
     const std::string& key = s_->key;
     held_ = std::exchange(holds_, kNoGuard);
     for (const Access& write : s_->writes) drop(write.operand);
+    load_operands();
     if (op_->guard != kNoGuard) masks_ = Masks::unknown;
     if (key == "mode") {
         a_.load_mode(every(0x1f80u | static_cast<uint32_t>(op_->imm), 4));
@@ -45,7 +51,7 @@ void Generator::operation() {
         ++image_.called;
         image_.handlers.insert(s_->key);
     }
-    for (const Access& write : s_->writes) forget_place(write.operand);
+    for (const Access& write : s_->writes) drop_broadcast(write.operand), forget_place(write.operand);
     if (op_->guard != kNoGuard) masks_ = Masks::unknown;
 }
 
@@ -167,7 +173,49 @@ void Generator::vector_operation(const VectorOp& op) {
     if (op.form == VectorOp::predicate) return predicate(op);
     const Access to = s_->writes[0];
     const int count = is_line(to.operand) ? 1 : units(to.bytes);
+    if (op.form == VectorOp::fused && op.code.opcode != kProductOfIntegers) return fused(op, count);
     for (int unit = 0; unit < count; ++unit) finish(to, unit, compute(op, unit, target(to, unit)));
+}
+
+// to = a * b + c.  Of three forms the one whose result takes the place of an operand that lies there already;
+// else one of them is loaded there.  Each has the first factor before the second and the summand, as which of
+// several NaNs is the result goes by this order.
+void Generator::fused(const VectorOp& op, int count) {
+    const auto form = [&](uint8_t opcode) {
+        return Encoding{op.code.prefix, op.code.map, op.code.wide, opcode};
+    };
+    const Encoding on_first = form(0x98), on_second = form(0xa8), on_sum = form(0xb8);  // 132, 213, 231
+    const Access to = s_->writes[0], a = s_->reads[0], b = s_->reads[1], c = s_->reads[2];
+    // What is the same for all lanes is loaded once.
+    const auto once = [&](Access x, int unit, int scratch) {
+        return unit && is_broadcast(x) && broadcast_of(x) < 0 ? scratch : in_register(x, unit, scratch);
+    };
+    for (int unit = 0; unit < count; ++unit) {
+        const int home = home_of(to, unit);
+        const int at_a = register_of(a, unit), at_b = register_of(b, unit), at_c = register_of(c, unit);
+        int k = 0, result = home;
+        if (home >= 0 && (home == at_c || home == at_a || home == at_b)) {
+            k = merges(to.operand) ? mask_of(to, unit) : 0;
+        } else if (home < 0 || merges(to.operand)) {
+            result = 0;
+        }
+        const auto load = [&](Access x) {
+            if (const int from = in_register(x, unit, result); from != result)
+                a_.vector(kLoad, result, 0, from);
+        };
+        if (result == at_a && result != at_c) {
+            apply(on_first, result, once(c, unit, 3), b, unit, 2, k);
+        } else if (result == at_b && result != at_c) {
+            apply(on_second, result, once(a, unit, 1), c, unit, 2, k);
+        } else if (result != at_c && at_a < 0 && at_c >= 0) {
+            load(a);
+            apply(on_first, result, at_c, b, unit, 2);
+        } else {
+            if (result != at_c) load(c);
+            apply(on_sum, result, once(a, unit, 1), b, unit, 2, k);
+        }
+        finish(to, unit, result);
+    }
 }
 
 // Computes one vector of the result in `to` or another register, which is returned.
@@ -175,34 +223,24 @@ int Generator::compute(const VectorOp& op, int unit, int to) {
     const auto& in = s_->reads;
     const bool wide = op.bytes == 8, line = line_result();
     switch (op.form) {
-        case VectorOp::two:
-            apply(op.code, to, in_register(in[0], unit, 1), in[1], unit, 2);
+        case VectorOp::two: {
+            // Lanes that keep what they have keep it in its own vector.
+            const Access result = s_->writes[0];
+            const int home = home_of(result, unit),
+                      k = home >= 0 && merges(result.operand) ? mask_of(result, unit) : 0;
+            if (k) to = home;
+            apply(op.code, to, in_register(in[0], unit, 1), in[1], unit, 2, k);
             return to;
+        }
         case VectorOp::one:
             apply(op.code, to, 0, in[0], unit, 1);
             if (op.code.map == 3) a_.byte(op.detail);
             return to;
         case VectorOp::move:
             return in_register(in[0], unit, to);
-        case VectorOp::fused: {
-            const int a = in_register(in[0], unit, 1);
-            if (op.code.opcode == 0x40) {
-                apply(op.code, 3, a, in[1], unit, 2);
-                apply(wide ? kAddWide : kAdd, to, 3, in[2], unit, 2);
-                return to;
-            }
-            // Which of several NaNs is the result: the first factor's before the second's before the
-            // summand's.
-            const int sum = in_register(in[2], unit, 3);
-            const bool free =
-                to == 0 || (to != a && (is_line(in[1].operand) || in[1].operand != s_->writes[0].operand));
-            if (sum != to || !free) {
-                const int into = free ? to : 4;
-                a_.vector(kLoad, into, 0, sum);
-                apply(op.code, into, a, in[1], unit, 2);
-                return into;
-            }
-            apply(op.code, to, a, in[1], unit, 2);
+        case VectorOp::fused: {  // of integers
+            apply(op.code, 3, in_register(in[0], unit, 1), in[1], unit, 2);
+            apply(wide ? kAddWide : kAdd, to, 3, in[2], unit, 2);
             return to;
         }
         case VectorOp::widened:
@@ -337,12 +375,28 @@ void Generator::extreme(const VectorOp& op, int unit, int) {
     a_.vector(blend, 3, 3, b, 5);
 }
 
+// Of two whole numbers that are the same for all lanes.
+bool Generator::compare_scalars(const VectorOp& op) {
+    if (op.code.map != 3 || !is_broadcast(s_->reads[0]) || !is_broadcast(s_->reads[1])) return false;
+    constexpr Condition of_signed[] = {equal, less, less_equal, equal, not_equal, greater_equal, greater};
+    constexpr Condition of_unsigned[] = {equal, below, below_equal, equal, not_equal, above_equal, above};
+    const bool wide = op.bytes == 8, is_signed = op.code.opcode == 0x1f;
+    a_.immediate(rcx, 0);
+    a_.immediate(rdx, ~0u);
+    load_scalar(rax, s_->reads[0].operand, wide);
+    alu_scalar(Assembler::compare, rax, s_->reads[1].operand, wide);
+    a_.move_if((is_signed ? of_signed : of_unsigned)[op.detail], rcx, rdx, false);
+    put_predicate(s_->writes[0].operand, rcx);
+    return true;
+}
+
 void Generator::compare(const VectorOp& op) {
     const uint32_t to = s_->writes[0].operand;
     auto unit = [&](int u, int k) {
         apply(op.code, k, in_register(s_->reads[0], u, 1), s_->reads[1], u, 2);
         a_.byte(op.detail);
     };
+    if (is_line(to) && compare_scalars(op)) return;
     unit(0, 5);
     if (is_line(to)) {
         a_.mask_to(rax, 5);
@@ -365,11 +419,18 @@ void Generator::compare(const VectorOp& op) {
 void Generator::predicate(const VectorOp& op) {
     predicate_to(rax, s_->reads[0].operand, op_->sub & 1);
     if (op.detail < 3) {
-        predicate_to(rcx, s_->reads[1].operand, op_->sub & 2);
-        a_.alu(op.detail == 0   ? Assembler::bit_and
-               : op.detail == 1 ? Assembler::bit_or
-                                : Assembler::bit_xor,
-               rax, rcx, false);
+        const auto what = op.detail == 0   ? Assembler::bit_and
+                          : op.detail == 1 ? Assembler::bit_or
+                                           : Assembler::bit_xor;
+        const uint32_t second = s_->reads[1].operand;
+        if (op_->sub & 2) {
+            predicate_to(rcx, second, true);
+            a_.alu(what, rax, rcx, false);
+        } else if (const int reg = kept(second); reg >= 0) {
+            a_.alu(what, rax, static_cast<Gpr>(reg), false);
+        } else {
+            a_.alu(what, rax, is_line(second) ? scalar(second, 4) : slot(second, 0, 4), false);
+        }
     } else if (op.detail == 3) {
         a_.complement(rax);
     }

@@ -19,6 +19,7 @@ Generator::Generator(MachineCode& image)
       function_(*image.flow.function),
       arrivals_(flow_.blocks.size()),
       bodies_(flow_.blocks.size()),
+      agains_(flow_.blocks.size()),
       checks_(flow_.blocks.size() + 1),
       entries_(flow_.blocks.size()),
       turns_(flow_.blocks.size()),
@@ -62,6 +63,11 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
     masks_ = Masks::unknown;
     holds_ = kNoGuard;
     drop_all();
+    find_broadcasts(from, alive.front());
+    if (!apart_ && repeats()) {
+        load_what_stays();
+        a_.bind(agains_[block_]);
+    }
     changed_ = changes_[block_];
     for (at_ = b.begin; at_ < from; ++at_) note_change(at_, changed_);
     for (; at_ < b.end && !full(); note_change(at_, changed_), ++at_) {
@@ -73,6 +79,7 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
             masks_ = Masks::unknown;
             holds_ = kNoGuard;
             drop_all();
+            drop_broadcasts();
         }
         if (op_->control == Control::none)
             operation();
@@ -80,6 +87,7 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
             control();
     }
     if (function_.code[b.end - 1].control == Control::none) fall_through();
+    broadcasts_.clear();
 }
 
 uint32_t Generator::next_check(uint32_t b) const {
@@ -112,7 +120,10 @@ void Generator::go_to(uint32_t to, bool back) {
             a_.bind(*over);
             out_of_budget(to);
         });
-        return a_.jump(bodies_[to]);  // nobody waits there, or at any block before this one
+        if (to != block_ || apart_)
+            return a_.jump(bodies_[to]);  // nobody waits there, or at any block before
+        load_what_stays();
+        return a_.jump(agains_[to]);
     }
     if (block().alone || !flow_.blocks[to].waitable) return a_.jump(bodies_[to]);
     a_.alu(Assembler::bit_or, waiting(to), r12);

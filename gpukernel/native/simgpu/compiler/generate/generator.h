@@ -30,7 +30,7 @@ class Generator {
     const Flow& flow_;
     const Function& function_;
     Assembler a_;
-    std::vector<Label> arrivals_, bodies_, checks_, entries_, turns_;
+    std::vector<Label> arrivals_, bodies_, agains_, checks_, entries_, turns_;
     std::vector<bool> turn_begins_;  // with which block of code
     // Where each block of code begins: the values whose vectors may not be what memory has, and those whose
     // vectors are wanted before all warps meet.
@@ -59,6 +59,14 @@ class Generator {
         none.fill(kNoGuard);
         return none;
     }
+    // A number that all lanes share, and a vector that has it.
+    struct Broadcast {
+        Access of;
+        int reg;
+        bool loaded;  // at the operation at hand
+        bool stays;   // nothing in the block writes it
+    };
+    std::vector<Broadcast> broadcasts_;  // of the block at hand
     // Accesses of one block through one address, which are checked at once by the first of them.
     struct Together {
         uint32_t first = 0;        // operation
@@ -108,6 +116,8 @@ class Generator {
     int in_register(Access access, int unit, int scratch);
     void apply(Encoding i, int to, int first, Access second, int unit, int scratch, int k = 0);
     int half_in_register(Access access, int unit, int scratch);  // the unit-th eight lanes of 32 bits
+    int home_of(Access access, int unit) const;                  // the vector that is a value's own, or -1
+    int register_of(Access access, int unit) const;              // one that has it now, or -1
     int target(Access write, int unit) const;
     int mask_of(Access write, int unit);
     void finish(Access write, int unit, int reg);
@@ -116,6 +126,19 @@ class Generator {
     void predicate_to(Gpr to, uint32_t operand, bool inverted);
     void put_predicate(uint32_t operand, Gpr from);
     void running_lanes(Gpr to);  // with the guard
+
+    // broadcasts.cpp
+    bool takes_broadcasts(uint32_t operation) const;
+    bool is_broadcast(Access a) const;
+    void find_broadcasts(uint32_t from, const Set& alive);
+    bool repeats() const;
+    void load_broadcast(Broadcast& each);
+    void load_what_stays();
+    void load_operands();
+    int broadcast_of(Access a) const;
+    void drop_broadcast(uint32_t operand);
+    void drop_broadcasts();
+    void load_again(std::vector<Broadcast> broadcasts);
 
     // control.cpp
     void operations(uint32_t from, const std::vector<Set>& alive);
@@ -160,7 +183,9 @@ class Generator {
     void line_operation();
     void store_line(Access to);  // from rax
     void vector_operation(const VectorOp& op);
+    void fused(const VectorOp& op, int count);
     int compute(const VectorOp& op, int unit, int to);
+    bool compare_scalars(const VectorOp& op);
     void compare(const VectorOp& op);
     void predicate(const VectorOp& op);
     void extreme(const VectorOp& op, int unit, int to);
@@ -185,7 +210,7 @@ class Generator {
     void in_site(int site, Label& elsewhere);
     void in_room(bool narrow, Memory room, int64_t span, Label& elsewhere);
     enum class Reach : uint8_t { site, shared, shared_window, param, local };  // where addresses may lie
-    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, Slow& slow);
+    void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Label& otherwise);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
     void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
@@ -200,6 +225,8 @@ class Generator {
     bool shared_access(const MemoryOp& m);
     void shared_each(const MemoryOp& m, Slow& slow);
     int half_of_addresses(Access address, int unit);
+    void check_room(int32_t least, int32_t most, Label& elsewhere);
+    int from_least(int index, int32_t least);
     void check_halves(Access address, int32_t least, int32_t most, bool running, int* index,
                       Label& elsewhere);
 
@@ -215,15 +242,18 @@ class Generator {
     Memory place_state(int place) const;
     Memory place_room(int place, int32_t at) const;
     void forget_place(uint32_t operand);
-    void recognise_place(int place, Label& otherwise);
+    void recognise_place(int place, Label& elsewhere, Label& otherwise);
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
+    void load_near(int place, int unit, int32_t imm, int to);
+    void known_half(const MemoryOp& m, int place, int unit);
 
     // together.cpp
     void find_together();
     bool goes_by_line(const Op& op, const Signature& s, const MemoryOp& m) const;
     static bool loads_part(const MemoryOp& m, int64_t by);
     static int64_t span_of(const MemoryOp& m, int64_t by);
+    bool checked_for_each_lane(const Op& op, const Signature& s, const MemoryOp& m) const;
     bool checked_as_line(const Op& op, const Signature& s, const MemoryOp& m) const;
     Label& each_apart();
     Access element(const MemoryOp& m, uint32_t n) const;

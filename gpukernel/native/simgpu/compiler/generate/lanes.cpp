@@ -88,7 +88,7 @@ bool Generator::lane_access(const MemoryOp& m) {
     const auto slow = slow_for(m.where == MemoryOp::global, m.whole());
     constexpr Reach reaches[] = {Reach::site, Reach::shared, Reach::param, Reach::local};
     constexpr size_t bases[] = {0, offsetof(Warp, shared), offsetof(Warp, params), offsetof(Warp, local)};
-    check_lanes(address, m.whole(), op_->imm, reaches[m.where], *slow);
+    check_lanes(address, m.whole(), op_->imm, reaches[m.where], slow->site, slow->begin);
     const bool chunks = lies_apart(m);
     spill(address, 0);
     const Memory side = field(offsetof(Context, lanes) + sizeof(Context::lanes[0]), 64);
@@ -133,7 +133,8 @@ bool Generator::atomic() {
     if (!atomic_op(s_->key, m) || op_->imm) return false;
     const bool shared = address_in_shared_window();
     const auto slow = slow_for(!shared, m.bytes);
-    check_lanes(s_->reads[0], m.bytes, 0, shared ? Reach::shared_window : Reach::site, *slow);
+    check_lanes(s_->reads[0], m.bytes, 0, shared ? Reach::shared_window : Reach::site, slow->site,
+                slow->begin);
     a_.store(warp_field(offsetof(Warp, touched), 1), 1, false);
     touches_ = true;
     for (size_t n = 0; n < s_->reads.size(); ++n) spill(s_->reads[n], static_cast<int>(n));

@@ -11,6 +11,7 @@ namespace gpukernel::simgpu::compiler {
 // allocation, too.
 void Generator::call(const Slow* slow) {
     drop_all();
+    drop_broadcasts();
     Label skip;
     if (op_->guard != kNoGuard) {
         running_lanes(rax);
@@ -94,8 +95,8 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
     if (slow->never) return;
-    cold_.push_back([this, slow, kept = kept_, block = block_, at = at_, before = before_, behind = behind_,
-                     changed = changed_] {
+    cold_.push_back([this, slow, kept = kept_, broadcasts = broadcasts_, block = block_, at = at_,
+                     before = before_, behind = behind_, changed = changed_] {
         block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
@@ -111,6 +112,7 @@ void Generator::slow_path(std::shared_ptr<Slow> slow) {
         masks_ = Masks::unknown;
         need_masks();  // as the code that it goes back to may have them
         keep_again(kept);
+        load_again(broadcasts);
         a_.jump(slow->back);
     });
 }
@@ -327,12 +329,13 @@ void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& d
 }
 
 // Whether each lane that runs has an address, without the offset of the instruction, where it may be.
-void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, Slow& slow) {
+void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site,
+                            Label& otherwise) {
     need_masks();
     const bool narrow = address.bytes == 4;
     if (reach == Reach::site) {
-        a_.load(rax, site_field(slow.site, offsetof(Site, begin)), true);
-        a_.load(rcx, site_field(slow.site, offsetof(Site, places)), true);
+        a_.load(rax, site_field(site, offsetof(Site, begin)), true);
+        a_.load(rcx, site_field(site, offsetof(Site, places)), true);
         if (imm) a_.alu(Assembler::subtract, rax, static_cast<int32_t>(imm), true);
     } else {
         const int64_t from = reach == Reach::shared_window ? static_cast<int64_t>(kSharedWindow) : 0;
@@ -343,7 +346,7 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
                                                    : offsetof(Warp, shared_bytes)),
                 true);
         a_.alu(Assembler::subtract, rcx, static_cast<int32_t>(bytes) - 1, true);
-        a_.jump(below_equal, slow.begin);
+        a_.jump(below_equal, otherwise);
     }
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 4, 0, static_cast<int>(rax));
     a_.vector(narrow ? kBroadcastGpr : kBroadcastGprWide, 5, 0, static_cast<int>(rcx));
@@ -363,7 +366,7 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
     }
     a_.mask_to(rax, 5);
     a_.test(rax, rax, false);
-    a_.jump(not_equal, slow.begin);
+    a_.jump(not_equal, otherwise);
 }
 
 void Generator::scattered_access(const MemoryOp& m) {
@@ -371,7 +374,15 @@ void Generator::scattered_access(const MemoryOp& m) {
     const auto slow = slow_for(m.where == MemoryOp::global, m.memory);
     const bool narrow = address.bytes == 4;
     const auto imm = static_cast<int32_t>(op_->imm);
-    check_lanes(address, m.memory, imm, slow->site < 0 ? Reach::shared : Reach::site, *slow);
+    if (const Together* all = together()) {
+        slow->never = true;
+        if (all->first == at_)
+            check_lanes(address, all->align, all->from, Reach::site, all->site, each_apart());
+        need_masks();
+    } else {
+        check_lanes(address, m.memory, imm, slow->site < 0 ? Reach::shared : Reach::site, slow->site,
+                    slow->begin);
+    }
     if (m.where == MemoryOp::global)
         a_.immediate(rax, 0);
     else

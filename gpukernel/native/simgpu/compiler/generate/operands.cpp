@@ -99,6 +99,7 @@ int Generator::in_register(Access access, int unit, int scratch) {
         a_.vector(kLoad, scratch, 0, slot(access.operand, unit));
         return scratch;
     }
+    if (const int reg = broadcast_of(access); reg >= 0) return reg;
     if (const int reg = kept(access.operand); reg >= 0) {
         a_.vector(access.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, scratch, 0, reg);
     } else {
@@ -113,7 +114,7 @@ int Generator::in_register(Access access, int unit, int scratch) {
 // to = i(first, second) where the second operand may come from memory.
 void Generator::apply(Encoding i, int to, int first, Access second, int unit, int scratch, int k) {
     if (is_line(second.operand)) {
-        if (!step(second.operand))
+        if (!step(second.operand) && broadcast_of(second) < 0)
             return a_.vector(i, to, first, scalar(second.operand, static_cast<uint8_t>(second.bytes)), k);
     } else if (value(second.operand).vectors.empty()) {
         return a_.vector(i, to, first, slot(second.operand, unit), k);
@@ -122,6 +123,7 @@ void Generator::apply(Encoding i, int to, int first, Access second, int unit, in
 }
 int Generator::half_in_register(Access access, int unit, int scratch) {
     if (is_line(access.operand)) {
+        if (const int reg = broadcast_of(access); reg >= 0) return reg;
         Memory from = scalar(access.operand, 4);
         from.broadcast = false;
         a_.vector(kBroadcast, scratch, 0, from);
@@ -144,6 +146,14 @@ int Generator::half_in_register(Access access, int unit, int scratch) {
     return scratch;
 }
 
+int Generator::home_of(Access access, int unit) const {
+    if (is_line(access.operand)) return -1;
+    const Value& v = value(access.operand);
+    return v.vectors.empty() ? -1 : v.vectors[static_cast<size_t>(unit)];
+}
+int Generator::register_of(Access access, int unit) const {
+    return is_line(access.operand) ? broadcast_of(access) : home_of(access, unit);
+}
 int Generator::target(Access write, int unit) const {
     if (is_line(write.operand) || merges(write.operand) || value(write.operand).vectors.empty()) return 0;
     return value(write.operand).vectors[static_cast<size_t>(unit)];

@@ -79,13 +79,23 @@ void Generator::forget_place(uint32_t operand) {
     if (const int place = place_of(operand); place >= 0)
         a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsKnown);
 }
-void Generator::recognise_place(int place, Label& otherwise) {
+// Each address is as much more or less than it was, or the same: then so are the pointers, and all else that
+// is known goes from the first lane's place.
+void Generator::recognise_place(int place, Label& elsewhere, Label& otherwise) {
+    const Place& p = places_[static_cast<size_t>(place)];
     const Access address = s_->reads[0];
     a_.test(rdx, kLearned);
     a_.jump(equal, otherwise);
+    const Memory by = field(offsetof(Context, first));
+    int index[2];
     for (int unit = 0; unit < 2; ++unit) {
-        const int index = half_of_addresses(address, unit);
-        a_.vector(kTernary, 0, index, place_room(place, kAddresses + kVector * unit));
+        index[unit] = half_of_addresses(address, unit);
+        a_.vector(kSubtract, 3, index[unit], place_room(place, kAddresses + kVector * unit));
+        if (unit == 0) {
+            a_.vector(kStoreFirst, 3, 0, by);
+            a_.vector(kBroadcast, 5, 0, 3);
+        }
+        a_.vector(kTernary, 0, 3, 5);
         a_.byte(kOrDifferent);
         a_.vector(kTest, 5 + unit, 0, 0);
     }
@@ -93,6 +103,24 @@ void Generator::recognise_place(int place, Label& otherwise) {
     a_.mask_to(rax, 5);
     a_.test(rax, rax, false);
     a_.jump(not_equal, otherwise);
+    Label there;
+    a_.load_sized(rax, by, 4, true, true);
+    a_.test(rax, rax, false);
+    a_.jump(equal, there);
+    check_room(p.least, p.most, elsewhere);
+    for (int unit = 0; unit < 2; ++unit) {
+        const int from = from_least(index[unit], p.least);
+        a_.vector(kCompareUnsigned, 5 + unit, from, 5);
+        a_.byte(5);
+    }
+    a_.mask(Assembler::mask_or, 5, 5, 6);
+    a_.mask_to(rcx, 5);
+    a_.test(rcx, rcx, false);
+    a_.jump(not_equal, elsewhere);
+    for (int unit = 0; unit < 2; ++unit)
+        a_.vector(kStore, index[unit], 0, place_room(place, kAddresses + kVector * unit));
+    for (int n = 0; n < 4; ++n) a_.alu(Assembler::add, place_room(place, kPointers + 8 * n), rax, true);
+    a_.bind(there);
     a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown);
 }
 
@@ -198,79 +226,98 @@ void Generator::learn_place(int place, Label& elsewhere) {
     a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown | kLearned);
 }
 
-// A load or store through such an address.
+// A load or store through such an address.  Most often it is known, and both vectors are near or rows.
 void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow) {
     const Access data = m.loads ? s_->writes[0] : s_->reads[1];
     const auto imm = static_cast<int32_t>(op_->imm);
     const auto known = std::make_shared<Label>();
     need_masks(false);
-    Label& unknown = aside(
+    Label& otherwise = aside(
         [this, m, place, known, slow] {
-            Label other, each;
+            Label is_known, learn, each, done;
+            a_.load(rdx, place_state(place), false);
+            a_.test(rdx, kPlaceIsKnown);
+            a_.jump(not_equal, is_known);
             Set address = flow_.nothing();
             insert(address, flow_.value(s_->reads[0].operand));
             if (!contains(changed_, flow_.value(s_->reads[0].operand))) reload(address);
-            recognise_place(place, other);
+            recognise_place(place, each, learn);
             a_.jump(*known);
-            a_.bind(other);
+            a_.bind(learn);
             learn_place(place, each);
             a_.jump(*known);
             a_.bind(each);
             masks_ = Masks::unknown;
             shared_each(m, *slow);
+            a_.jump(done);
+            a_.bind(is_known);
+            masks_ = Masks::unknown;
+            need_masks(false);
+            for (int unit = 0; unit < 2; ++unit) known_half(m, place, unit);
+            a_.bind(done);
+            masks_ = Masks::unknown;
         },
         slow);
     a_.bind(*known);
+    const int32_t wanted = kPlaceIsKnown | (m.loads ? kNear : kRow) * 3;
     a_.load(rdx, place_state(place), false);
-    a_.test(rdx, kPlaceIsKnown);
-    a_.jump(equal, unknown);
+    a_.alu(Assembler::bit_and, rdx, wanted, false);
+    a_.alu(Assembler::compare, rdx, wanted, false);
+    a_.jump(not_equal, otherwise);
     for (int unit = 0; unit < 2; ++unit) {
-        const int k = unit ? 2 : 1, from = m.loads ? 0 : in_register(data, unit, 3);
-        const auto apart = std::make_shared<Label>(), done = std::make_shared<Label>();
-        const Memory first = place_room(place, kPointers + 16 * unit),
-                     second = place_room(place, kPointers + 16 * unit + 8);
-        a_.test(rdx, (m.loads ? kNear : kRow) << unit);
-        a_.jump(equal, *apart);
-        a_.load(rcx, first, true);
+        a_.load(rcx, place_room(place, kPointers + 16 * unit), true);
         if (m.loads) {
-            a_.load(rax, second, true);
-            a_.vector(kLoad, 0, 0, place_room(place, kFromFirst + kVector * unit));
-            a_.vector(kLoad, 5, 0, Memory{rcx, imm});
-            a_.vector(kPermuteTwo, 0, 5, Memory{rax, imm});
+            load_near(place, unit, imm, target(data, unit));
+            finish(data, unit, target(data, unit));
         } else {
-            a_.vector(kStore, from, 0, Memory{rcx, imm}, k);
+            a_.vector(kStore, in_register(data, unit, 3), 0, Memory{rcx, imm}, unit ? 2 : 1);
         }
-        a_.bind(*done);
-        if (m.loads) finish(data, unit, 0);
-        cold_.push_back([=, this, loads = m.loads] {
-            Label each;
-            a_.bind(*apart);
-            if (!loads) {
-                a_.test(rdx, kOneByOne << unit);
-                a_.jump(equal, each);
-                a_.load(rcx, first, true);
-                a_.load(rax, second, true);
-                a_.vector(kMaskToVector, 0, 0, k);
-                for (int half = 0; half < 2; ++half) {
-                    a_.vector(kLoad, 1, 0, place_room(place, kStores + kVector * (2 * unit + half)));
-                    a_.vector(kPermute, 4, 1, from);
-                    a_.vector(kPermute, 2, 1, 0);
-                    a_.vector(kAndNot, 2, 1, 2);
-                    a_.vector(kSigns, 6, 0, 2);
-                    a_.vector(kStore, 4, 0, Memory{half ? rax : rcx, imm}, 6);
-                }
-                a_.jump(*done);
-                a_.bind(each);
-            }
-            a_.load(rax, warp_field(offsetof(Warp, shared)), true);
-            a_.vector(kLoad, 1, 0, place_room(place, kAddresses + kVector * unit));
-            a_.mask(Assembler::mask_and, 5, k, k);
-            const Memory place_of_each{rax, imm, 1, 4};
-            loads ? a_.vector(kGather, 0, 0, place_of_each, 5)
-                  : a_.vector(kScatter, from, 0, place_of_each, 5);
-            a_.jump(*done);
-        });
     }
+}
+
+// From the place in rcx on, and from where the last lanes are.
+void Generator::load_near(int place, int unit, int32_t imm, int to) {
+    a_.load(rax, place_room(place, kPointers + 16 * unit + 8), true);
+    a_.vector(kLoad, to, 0, place_room(place, kFromFirst + kVector * unit));
+    a_.vector(kLoad, 5, 0, Memory{rcx, imm});
+    a_.vector(kPermuteTwo, to, 5, Memory{rax, imm});
+}
+
+// The same for sixteen lanes wherever they are.  rdx has the state.
+void Generator::known_half(const MemoryOp& m, int place, int unit) {
+    const Access data = m.loads ? s_->writes[0] : s_->reads[1];
+    const auto imm = static_cast<int32_t>(op_->imm);
+    const int k = unit ? 2 : 1, from = m.loads ? 0 : in_register(data, unit, 3);
+    Label apart, each, done;
+    a_.load(rcx, place_room(place, kPointers + 16 * unit), true);
+    a_.test(rdx, (m.loads ? kNear : kRow) << unit);
+    a_.jump(equal, apart);
+    m.loads ? load_near(place, unit, imm, 0) : a_.vector(kStore, from, 0, Memory{rcx, imm}, k);
+    a_.jump(done);
+    a_.bind(apart);
+    if (!m.loads) {
+        a_.test(rdx, kOneByOne << unit);
+        a_.jump(equal, each);
+        a_.load(rax, place_room(place, kPointers + 16 * unit + 8), true);
+        a_.vector(kMaskToVector, 0, 0, k);
+        for (int half = 0; half < 2; ++half) {
+            a_.vector(kLoad, 1, 0, place_room(place, kStores + kVector * (2 * unit + half)));
+            a_.vector(kPermute, 4, 1, from);
+            a_.vector(kPermute, 2, 1, 0);
+            a_.vector(kAndNot, 2, 1, 2);
+            a_.vector(kSigns, 6, 0, 2);
+            a_.vector(kStore, 4, 0, Memory{half ? rax : rcx, imm}, 6);
+        }
+        a_.jump(done);
+        a_.bind(each);
+    }
+    a_.load(rax, warp_field(offsetof(Warp, shared)), true);
+    a_.vector(kLoad, 1, 0, place_room(place, kAddresses + kVector * unit));
+    a_.mask(Assembler::mask_and, 5, k, k);
+    const Memory place_of_each{rax, imm, 1, 4};
+    m.loads ? a_.vector(kGather, 0, 0, place_of_each, 5) : a_.vector(kScatter, from, 0, place_of_each, 5);
+    a_.bind(done);
+    if (m.loads) finish(data, unit, 0);
 }
 
 }  // namespace gpukernel::simgpu::compiler

@@ -33,24 +33,33 @@ int Generator::half_of_addresses(Access address, int unit) {
     return index;
 }
 
+// How many addresses there are from which four bytes with each of the offsets are shared, into each lane of
+// register 5.  No sum with an offset leaves 32 bits: what the least one takes away is looked at with the
+// address.
+void Generator::check_room(int32_t least, int32_t most, Label& elsewhere) {
+    a_.load(rcx, warp_field(offsetof(Warp, shared_bytes)), true);
+    a_.alu(Assembler::subtract, rcx, 3 + most - std::min(least, 0), true);
+    a_.jump(below_equal, elsewhere);
+    a_.vector(kBroadcastGpr, 5, 0, static_cast<int>(rcx));
+}
+// The addresses with the least offset, if that is below zero.
+int Generator::from_least(int index, int32_t least) {
+    if (least >= 0) return index;
+    a_.vector(kAdd, 3, index, every(static_cast<uint32_t>(least), 4));
+    return 3;
+}
+
 // Whether the addresses with each of the offsets, from the least to the most, are where four bytes are
 // shared: of the lanes that run, or of all.
 void Generator::check_halves(Access address, int32_t least, int32_t most, bool running, int* index,
                              Label& elsewhere) {
-    // No sum with an offset leaves 32 bits: what the least one takes away is looked at with the address.
-    const int32_t below_it = std::min(least, 0);
-    a_.load(rcx, warp_field(offsetof(Warp, shared_bytes)), true);
-    a_.alu(Assembler::subtract, rcx, 3 + most - below_it, true);
-    a_.jump(below_equal, elsewhere);
-    a_.vector(kBroadcastGpr, 5, 0, static_cast<int>(rcx));
+    check_room(least, most, elsewhere);
     for (int unit = 0; unit < 2; ++unit) {
         index[unit] = half_of_addresses(address, unit);
         const int k = !running ? 0 : unit ? 2 : 1, all = unit ? 6 : 5;
         a_.vector(kTest, all, 0, 0, k);
         if (unit) a_.mask(Assembler::mask_or, 5, 5, 6);
-        int from = index[unit];
-        if (below_it) a_.vector(kAdd, from = 3, index[unit], every(static_cast<uint32_t>(below_it), 4));
-        a_.vector(kCompareUnsigned, 6, from, 5, k);
+        a_.vector(kCompareUnsigned, 6, from_least(index[unit], least), 5, k);
         a_.byte(5);
         a_.mask(Assembler::mask_or, 5, 5, 6);
     }

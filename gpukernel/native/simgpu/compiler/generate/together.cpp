@@ -24,7 +24,8 @@ void Generator::find_together() {
             const Op& op = function_.code[n];
             const Signature& s = flow_.signatures[n];
             MemoryOp m;
-            if (!settled_[n] && memory_op(s.key, m) && checked_as_line(op, s, m)) {
+            if (!settled_[n] && memory_op(s.key, m) &&
+                (checked_as_line(op, s, m) || checked_for_each_lane(op, s, m))) {
                 const std::pair address{s.reads[0].operand, m.where};
                 const int64_t span = span_of(m, step(address.first));
                 Together one{n, op.imm, op.imm + span, m.whole(), -1, 1};
@@ -84,6 +85,15 @@ bool Generator::checked_as_line(const Op& op, const Signature& s, const MemoryOp
     if (address.operand & 1 || !is_line(address.operand)) return false;
     if (op.imm % m.whole() || (m.where == MemoryOp::shared && op.imm < 0)) return false;
     return goes_by_line(op, s, m);
+}
+
+// Whether each lane's address is looked at, and is a multiple of the size with the offset where it is one
+// without.
+bool Generator::checked_for_each_lane(const Op& op, const Signature& s, const MemoryOp& m) const {
+    const Access address = s.reads[0];
+    return op.guard == kNoGuard && op.imm >= -kFarthest && op.imm <= kFarthest &&
+           m.where == MemoryOp::global && m.count == 1 && m.memory == m.reg && m.reg != 2 &&
+           op.imm % m.memory == 0 && address.bytes == 8 && !is_line(address.operand);
 }
 
 // Where the accesses that the one at hand checks for are checked one by one.  A block has such code once,
