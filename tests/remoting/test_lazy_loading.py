@@ -82,7 +82,12 @@ print(used() <= ok(d.cuMemGetInfo())[1]); ok(d.cuMemFree(kept)); ok((run(get(30)
 """
     lines = said(code, memory_mib=8)
     # What was refused is loaded all the same, and charged as soon as there is room.
-    assert lines == ["4 CUDA_ERROR_OUT_OF_MEMORY", *["CUDA_ERROR_OUT_OF_MEMORY"] * 2, "True", "CUDA_SUCCESS 7"]
+    assert lines == [
+        "4 CUDA_ERROR_OUT_OF_MEMORY",
+        *["CUDA_ERROR_OUT_OF_MEMORY"] * 2,
+        "True",
+        "CUDA_SUCCESS 7",
+    ]
 
 
 def test_a_launch_of_code_beyond_the_cap_fails_by_name() -> None:
