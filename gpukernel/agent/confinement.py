@@ -358,12 +358,13 @@ def mps_directory() -> Path | None:
 
     The usual one lies where every account may make it, and what `NOT_BESIDE_MPS` names would be gone with it.
     """
-    directory = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"))
+    directory = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
     try:
-        owner = directory.stat().st_uid
-        return directory if owner in (0, os.getuid()) and (directory / "control").exists() else None
+        # A link of anybody's may lead to a folder of root's in which something happens to be called so.
+        owners = {path.lstat().st_uid for path in (directory, directory / "control")}
     except OSError:
         return None
+    return directory if owners <= {0, os.getuid()} else None
 
 
 def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str]:

@@ -223,6 +223,15 @@ def test_a_folder_of_anybodys_is_no_mps(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert mps_directory() is None
     (tmp_path / "control").touch()
     assert mps_directory() == tmp_path
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path)
     if os.getuid() == 0:
+        os.chown(tmp_path / "control", 12345, 12345)
+        assert mps_directory() is None
+        os.chown(tmp_path / "control", 0, 0)
+        os.chown(link, 12345, 12345, follow_symlinks=False)
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(link))
+        assert mps_directory() is None
         os.chown(tmp_path, 12345, 12345)
+        monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
         assert mps_directory() is None
