@@ -96,3 +96,58 @@ def test_a_launch_of_code_beyond_the_cap_fails_by_name() -> None:
 kept = ok(d.cuMemAlloc(ok(d.cuMemGetInfo())[0] - 16 * 1024)); print(run(get(0)).name, d.cuCtxSynchronize()[0].name)
 """
     assert "CUDA_ERROR_OUT_OF_MEMORY" in said(code, memory_mib=8)[0]
+
+
+# Memory whose free waits for the program, so that nothing is known of what is loaded meanwhile but an upper bound.
+PENDING = """
+F = ctypes.CFUNCTYPE(None, ctypes.c_void_p); on = threading.Event(); wait = F(lambda _: on.wait(60)); s = ok(d.cuStreamCreate(1))
+def freed_later(mib):
+    a = ok(d.cuMemAllocAsync(mib << 20, s)); ok(d.cuStreamSynchronize(s))
+    ctypes.CDLL("libcuda.so.1").cuLaunchHostFunc(ctypes.c_void_p(int(s)), wait, None); ok(d.cuMemFreeAsync(a, s))
+    print(d.cuMemAlloc(62 << 20)[0].name)  # which the driver is told to free by
+def freed(): on.set(); ok(d.cuStreamSynchronize(s))
+def load(m): return d.cuModuleGetFunction(m, b'k0')[0].name
+"""
+
+
+def test_what_was_owed_too_much_is_forgotten_when_pending_frees_are_over() -> None:
+    code = f"""{PENDING}
+m = ok(d.cuModuleLoadData(PTX)); freed_later(40); print(load(m)); freed(); print(load(m), used() >> 10)
+"""
+    assert said(code) == ["CUDA_ERROR_OUT_OF_MEMORY"] * 2 + ["CUDA_SUCCESS 68"]
+
+
+@pytest.mark.parametrize("owing", [0, 1])  # either may come first in the lease's list
+def test_the_cap_holds_where_one_module_owes_and_another_was_charged_too_much(owing: int) -> None:
+    code = f"""{PENDING}
+modules = [ok(d.cuModuleLoadData(PTX)) for _ in range(2)]; owes = modules.pop({owing}); freed_later(14)
+print(load(modules[0])); kept = ok(d.cuMemAlloc(30 << 20)); print(load(owes)); freed(); ok(d.cuModuleUnload(owes))
+print(sum(d.cuMemAlloc(10 << 20)[0].name == "CUDA_SUCCESS" for _ in range(20)))
+"""
+    oom = "CUDA_ERROR_OUT_OF_MEMORY"
+    assert said(code) == [oom, "CUDA_SUCCESS", oom, "3"]
+
+
+def test_what_asks_for_a_kernel_beyond_the_cap_hears_that_it_has_no_room() -> None:
+    code = f"""
+{WAYS["of a library"]}
+k = get(0); own = ok(d.cuLibraryGetKernel(m, b'k1')); A = d.CUfunction_attribute
+kept = ok(d.cuMemAlloc(ok(d.cuMemGetInfo())[0] - 16 * 1024))
+print(d.cuFuncGetAttribute(A.CU_FUNC_ATTRIBUTE_NUM_REGS, k)[0].name)
+print(d.cuKernelGetAttribute(A.CU_FUNC_ATTRIBUTE_NUM_REGS, own, 0)[0].name)
+print(d.cuOccupancyMaxActiveBlocksPerMultiprocessor(k, 32, 0)[0].name)
+print(d.cuCtxSynchronize()[0].name)
+"""
+    assert said(code, memory_mib=8) == ["CUDA_ERROR_OUT_OF_MEMORY"] * 3 + ["CUDA_SUCCESS"]
+
+
+def test_a_librarys_kernels_are_charged_to_it_by_whatever_way_they_are_loaded() -> None:
+    code = f"""
+{WAYS["of a library"]}
+start = used(); module = ok(d.cuLibraryGetModule(m)); seen = lambda: print((used() - start) >> 10); seen()
+f = ok(d.cuModuleGetFunction(module, b'k0')); seen(); ok((run(ok(d.cuModuleEnumerateFunctions(40, module))[1]),)); seen()
+print(ok(d.cuKernelGetAttribute(d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PTX_VERSION, ok(d.cuLibraryGetKernel(m, b'k2')), 0)) > 0); seen()
+again = ok(d.cuFuncGetModule(ok(d.cuKernelGetFunction(ok(d.cuLibraryGetKernel(m, b'k3')))))); seen()
+ok(d.cuModuleGetFunction(again, b'k4')); seen(); ok(end()); print(used() - 4096)
+"""
+    assert said(code) == ["0", "64", "128", "True", "192", "256", "320", "0"]

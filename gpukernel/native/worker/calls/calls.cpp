@@ -281,7 +281,7 @@ CUresult serve_cuModuleGetFunction(Session& session, Reader& in, Writer& out) {
     const std::string name(in.text());
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
     CUfunction function{};
-    const CUresult result = load_charged(session, module, [&] {
+    const CUresult result = load_charged(session, session.loaded_with(module), [&] {
         const CUresult found = session.cuda().cuModuleGetFunction(&function, module, name.c_str());
         const bool loads = found == CUDA_SUCCESS && session.lease().loads_lazily;
         return loads ? session.load_now(function) : found;
@@ -289,17 +289,13 @@ CUresult serve_cuModuleGetFunction(Session& session, Reader& in, Writer& out) {
     if (result == CUDA_SUCCESS) out.put(session.number_of(function, Kind::function, module));
     return result;
 }
-CUresult serve_cuKernelGetFunction(Session& session, Reader& in, Writer& out) {
-    const auto name = in.get<uint64_t>();
-    CUkernel kernel;
-    if (!session.handle(name, Kind::kernel, kernel)) return CUDA_ERROR_INVALID_HANDLE;
-    CUfunction function{};
-    const CUresult result = load_charged(session, session.parent_of(name), [&] {
-        const CUresult found = session.cuda().cuKernelGetFunction(&function, kernel);
-        const bool loads = found == CUDA_SUCCESS && session.lease().loads_lazily;
-        return loads ? session.load_now(function) : found;
-    });
-    if (result == CUDA_SUCCESS) out.put(session.number_of(function, Kind::function, kernel));
+CUresult serve_cuLibraryGetModule(Session& session, Reader& in, Writer& out) {
+    CUlibrary library;
+    if (!session.handle(in.get<uint64_t>(), Kind::library, library)) return CUDA_ERROR_INVALID_HANDLE;
+    CUmodule module{};
+    const CUresult result =
+        load_charged(session, library, [&] { return session.cuda().cuLibraryGetModule(&module, library); });
+    if (result == CUDA_SUCCESS) out.put(session.number_of(module, Kind::module, library));
     return result;
 }
 CUresult serve_cuLibraryUnload(Session& s, Reader& in, Writer&) {
@@ -376,7 +372,9 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
     const std::string name(in.text());
     CUdeviceptr address = 0;
     size_t bytes = 0;
-    CUresult result = function(&address, &bytes, handle, name.c_str());
+    // A library's are there once it is loaded into the context.
+    CUresult result = load_charged(session, session.loaded_with(handle),
+                                   [&] { return function(&address, &bytes, handle, name.c_str()); });
     if (result != CUDA_SUCCESS) return result;
     unsigned managed = 0;  // the program asks again, and has memory of its own at that address
     if (session.cuda().cuPointerGetAttribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address) ==
@@ -398,11 +396,13 @@ CUresult serve_managed_variable(Session& session, Reader& in, Writer& out) {
     const bool of_module = session.handle(request.owner, Kind::module, module);
     if (!of_module && !session.handle(request.owner, Kind::library, library))
         return CUDA_ERROR_INVALID_HANDLE;
-    const CUresult result = of_module
-                                ? session.cuda().cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str())
-                                : session.cuda().cuLibraryGetManaged(&address, &bytes, library, name.c_str());
+    const void* const owner = of_module ? static_cast<void*>(module) : library;
+    const CUresult result = load_charged(session, session.loaded_with(owner), [&] {
+        return of_module ? session.cuda().cuModuleGetGlobal_v2(&address, &bytes, module, name.c_str())
+                         : session.cuda().cuLibraryGetManaged(&address, &bytes, library, name.c_str());
+    });
     if (result != CUDA_SUCCESS) return result;
-    session.lease().add_variable(address, bytes, &session, of_module ? static_cast<void*>(module) : library);
+    session.lease().add_variable(address, bytes, &session, owner);
     wire::ManagedVariableAnswer{address, bytes}.write(out);
     return CUDA_SUCCESS;
 }

@@ -155,10 +155,8 @@ CUresult serve_load_library(Session& session, Reader& in, Writer& out) {
 
 CUresult serve_kernel_layout(Session& session, Reader& in, Writer& out) {
     CUfunction function;
-    if (!session.handle(wire::KernelLayoutRequest::read(in).function, Kind::function, function)) {
-        const CUresult kept = session.kept_error();  // it is a kernel, and cannot be loaded
-        return kept == CUDA_SUCCESS ? CUDA_ERROR_INVALID_HANDLE : kept;
-    }
+    if (!session.handle(wire::KernelLayoutRequest::read(in).function, Kind::function, function))
+        return CUDA_ERROR_INVALID_HANDLE;
     wire::KernelLayoutAnswer answer;
     for (size_t i = 0; i < 4096; ++i) {
         size_t offset = 0, size = 0;

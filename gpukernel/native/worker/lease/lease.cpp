@@ -96,18 +96,34 @@ bool Lease::grow_module(const void* module, uint64_t bytes, uint64_t slack) {
     return true;
 }
 
+bool Lease::charges_module(const void* module) const {
+    std::lock_guard lock(mutex_);
+    return modules_.contains(module);
+}
+
+std::optional<std::pair<uint64_t, uint64_t>> Lease::books() const {
+    std::lock_guard lock(mutex_);
+    if (in_advance_) return std::nullopt;
+    uint64_t sum = used_;
+    for (const auto& [module, charge] : modules_) sum += charge.owed;
+    return std::pair(releases_, sum);
+}
+
 void Lease::correct() {
     std::lock_guard lock(mutex_);
     const bool any = std::any_of(modules_.begin(), modules_.end(),
                                  [](const auto& entry) { return entry.second.slack != 0; });
     const auto now = any ? footprint.bytes() : std::nullopt;
     if (!now) return;
-    const uint64_t taken = *now - std::min(footprint_at_first, *now), charged = used_ - in_advance_;
+    const uint64_t taken = *now - std::min(footprint_at_first, *now);
+    uint64_t charged = used_ - in_advance_;
+    for (const auto& [module, charge] : modules_) charged += charge.owed;
     uint64_t too_much = charged > taken ? charged - taken : 0;
     for (auto& [module, charge] : modules_) {
         const uint64_t back = std::min(too_much, std::exchange(charge.slack, 0));
-        charge.bytes -= back, too_much -= back;
-        give_back(back);
+        const uint64_t unpaid = std::min(back, charge.owed);
+        charge.owed -= unpaid, charge.bytes -= back - unpaid, too_much -= back;
+        give_back(back - unpaid);
     }
 }
 

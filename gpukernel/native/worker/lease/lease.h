@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "common/time_slicing.h"
@@ -104,7 +105,11 @@ class Lease {
     // The same of what one of them takes later: false where it is beyond the cap, and so is all that it takes
     // until there is room for what it took.
     bool grow_module(const void* module, uint64_t bytes, uint64_t slack = 0);
-    // Whether the driver loads a module's code when it is first used (CUDA_MODULE_LOADING=LAZY).
+    bool charges_module(const void* module) const;
+    // Numbers that differ where memory was charged or refunded meanwhile; nothing while some is charged that
+    // is not allocated yet.
+    std::optional<std::pair<uint64_t, uint64_t>> books() const;
+    // Whether the driver loads a module's code when it is first used.
     bool loads_lazily = false;
     // Gives back what was charged too much, once no free is pending.  Under `allocation_mutex`.
     void correct();

@@ -136,28 +136,29 @@ class Use {
 };
 
 // What a library loads of its code at a call, charged to the handle: measured at its first calls, and at some
-// of all others, unless the program has allocated meanwhile.
+// of all others, unless anybody allocates or frees meanwhile, whose memory is charged already.
 class CodeOfCall {
   public:
     CodeOfCall(Lease& lease, LibraryObject& object) : lease_(lease), object_(object) {
         const uint64_t calls = ++object.calls;
         if (!lease.loads_lazily || (calls > ALWAYS && calls % SOMETIMES)) return;
-        releases_ = lease.releases(), used_ = lease.memory_used();
-        before_ = lease.footprint.bytes();
+        const std::unique_lock alone(lease.allocation_mutex, std::try_to_lock);
+        if (alone && (books_ = lease.books())) before_ = lease.footprint.bytes();
     }
-    // False where the slice has no room for it.
-    bool charged() {
-        if (!before_) return true;
+    // Where the slice has no room for it, the next call is refused.
+    void charge() {
+        if (!before_) return;
+        const std::unique_lock alone(lease_.allocation_mutex, std::try_to_lock);
+        if (!alone || lease_.books() != books_) return;
         const auto after = lease_.footprint.bytes();
-        const bool alone = lease_.releases() == releases_ && lease_.memory_used() == used_;
-        return lease_.grow_module(&object_, alone && after && *after > *before_ ? *after - *before_ : 0);
+        if (after && *after > *before_) lease_.grow_module(&object_, *after - *before_);
     }
 
   private:
     static constexpr uint64_t ALWAYS = 64, SOMETIMES = 64;
     Lease& lease_;
     LibraryObject& object_;
-    uint64_t releases_ = 0, used_ = 0;
+    std::optional<std::pair<uint64_t, uint64_t>> books_;
     std::optional<uint64_t> before_;
 };
 
@@ -190,7 +191,7 @@ int serve(Session& session, uint32_t number, uint32_t function, uint64_t stream_
     int status;
     try {
         status = calls->run(in, function);
-        code.charged();
+        code.charge();
     } catch (const std::bad_alloc&) {
         status = calls->no_memory;
         in.reason = in.name + std::string(": the slice's host memory has no room for what it computes with");

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+#include <cstring>
+
 namespace gpukernel::worker {
 
 namespace {
@@ -36,6 +39,8 @@ bool Driver::load(const std::string& path, std::string& error) {
     read_kernels = reinterpret_cast<ReadKernels>(::dlsym(library, READ_KERNELS));
     profile_kernels = reinterpret_cast<ProfileKernels>(::dlsym(library, PROFILE_KERNELS));
     set_range = reinterpret_cast<SetRange>(::dlsym(library, SET_RANGE));
+    // Without this call nothing tells when code is loaded, and it must be charged with its module.
+    if (!::dlsym(library, "cuFuncLoad")) ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
     if (CUresult code = cuInit(0); code != CUDA_SUCCESS) {
         error = path + " found no usable device (" + error_name(code) + ")";
         return false;
@@ -52,6 +57,17 @@ std::string Driver::folder() const {
 }
 
 bool Driver::simulated() const { return ::dlsym(library_, "gpukernel_simgpu_bound"); }
+
+bool Driver::loads_lazily() const {
+    if (simulated()) {
+        const char* const loading = std::getenv("GPUKERNEL_SIMGPU_MODULE_LOADING");
+        return loading && std::strcmp(loading, "LAZY") == 0;
+    }
+    const auto ask =
+        reinterpret_cast<decltype(&cuModuleGetLoadingMode)>(::dlsym(library_, "cuModuleGetLoadingMode"));
+    CUmoduleLoadingMode mode;
+    return ask && ask(&mode) == CUDA_SUCCESS && mode == CU_MODULE_LAZY_LOADING;
+}
 
 void Driver::bound(HostMemory& book) const {
     using Take = bool (*)(void*, uint64_t);

@@ -37,6 +37,9 @@ struct Driver {
     bool load(const std::string& path, std::string& error);
     std::string error_name(CUresult code) const;
     bool simulated() const;
+    // Whether it loads a module's code when that is first used, as CUDA_MODULE_LOADING or its own usual
+    // choice say.
+    bool loads_lazily() const;
     std::string folder() const;  // where the library lies
     // Frees what kernels of a simulated device have from malloc(); NVIDIA's keeps it until its context ends.
     void clear_heap() const;

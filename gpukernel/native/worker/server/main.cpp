@@ -221,9 +221,9 @@ int describe(const Options& options) {
     return std::fwrite(&facts, sizeof facts, 1, stdout) == 1 ? 0 : 1;
 }
 
-// Says which rungs of its confinement this machine has, and whether the driver bears them all.
 // What a worker does first, all of which NVIDIA's driver needs more for than to be loaded: a context, memory,
-// a kernel that it compiles, and a wait.  Returns the call that failed, or an empty text.
+// a kernel that it compiles, and a wait.  Returns the call that failed, or an empty text: also where the
+// device has no room now, or not for one process more, which says nothing of rungs, and may pass.
 std::string rehearse(Driver& cuda) {
     constexpr char KERNEL[] =
         ".version 7.0\n.target sm_52\n.address_size 64\n"
@@ -235,7 +235,8 @@ std::string rehearse(Driver& cuda) {
     CUdeviceptr memory = 0;
     void* parameters[] = {&memory};
     const auto failed = [&](const char* call, CUresult code) {
-        return std::string(call) + " failed (" + cuda.error_name(code) + ")";
+        const bool taken = code == CUDA_ERROR_OUT_OF_MEMORY || code == CUDA_ERROR_DEVICE_UNAVAILABLE;
+        return taken ? "" : std::string(call) + " failed (" + cuda.error_name(code) + ")";
     };
     if (CUresult code = cuda.cuDevicePrimaryCtxRetain(&context, 0)) return failed("a context", code);
     if (CUresult code = cuda.cuCtxSetCurrent(context)) return failed("a context", code);
@@ -249,6 +250,7 @@ std::string rehearse(Driver& cuda) {
     return "";
 }
 
+// Says which rungs of its confinement this machine has, and whether the driver bears them all.
 int probe(const Options& options) {
     const std::string rungs = options.confinement.probe();
     Driver cuda;
@@ -419,9 +421,7 @@ int main(int argc, char** argv) {
     lease->footprint.use_device(lease->cuda, options.device);
     if (!lease->cuda.simulated()) lease->freed.use_device(options.device);
     lease->footprint_at_first = lease->footprint.bytes().value_or(0);
-    const char* const loading =
-        std::getenv(lease->cuda.simulated() ? "GPUKERNEL_SIMGPU_MODULE_LOADING" : "CUDA_MODULE_LOADING");
-    lease->loads_lazily = loading && std::strcmp(loading, "LAZY") == 0;
+    lease->loads_lazily = lease->cuda.loads_lazily();
     if (!options.time_slicing.empty() &&
         !lease->time_slicing.open(
             options.time_slicing, [&] { return lease->cuda.cuCtxSynchronize(); },

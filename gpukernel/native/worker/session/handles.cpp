@@ -20,16 +20,21 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
         const auto it = handles_.find(name);
         if (it == handles_.end()) return false;
         const OwnedHandle& entry = it->second;
-        handle = entry.handle, have = entry.kind, owner = entry.parent;
-        if (kind != Kind::function || (have == Kind::function && !lease_.loads_lazily)) return have == kind;
-        if (entry.function) return handle = entry.function, true;
+        handle = entry.handle, have = entry.kind;
+        const bool of_kernel = have == Kind::kernel && kind == Kind::function;
+        if (!of_kernel && have != kind) return false;
+        const bool loads = have == Kind::function || have == Kind::kernel;
+        if (!of_kernel && !(loads && lease_.loads_lazily)) return true;
+        if (entry.function) return handle = of_kernel ? entry.function : handle, true;
+        owner = loaded_with_under_lock(entry.parent);
     }
-    if (have != Kind::function && have != Kind::kernel) return false;
     CUfunction function = static_cast<CUfunction>(handle);
     if (!load_function(function, have == Kind::kernel, owner)) return false;
-    handle = function;
     std::lock_guard lock(handles_mutex_);
-    if (const auto it = handles_.find(name); it != handles_.end()) it->second.function = function;
+    const auto it = handles_.find(name);
+    if (it == handles_.end()) return false;  // another thread has unloaded it while this one waited
+    it->second.function = function;
+    if (kind == Kind::function) handle = function;
     return true;
 }
 
@@ -43,7 +48,7 @@ bool Session::load_function(CUfunction& function, bool of_kernel, const void* ow
         }
         return lease_.loads_lazily ? load_now(function) : CUDA_SUCCESS;
     });
-    if (result == CUDA_ERROR_OUT_OF_MEMORY) keep(result);
+    context_->not_loaded = result;
     return result == CUDA_SUCCESS;
 }
 
@@ -75,6 +80,24 @@ const void* Session::parent_of(uint64_t name) const {
     std::lock_guard lock(handles_mutex_);
     auto it = handles_.find(name);
     return it == handles_.end() ? nullptr : it->second.parent;
+}
+
+const void* Session::loaded_with(const void* handle) const {
+    std::lock_guard lock(handles_mutex_);
+    return loaded_with_under_lock(handle);
+}
+
+// At most: a module, for which a program asked by a function, which it has by a kernel, of a library.
+const void* Session::loaded_with_under_lock(const void* handle) const {
+    for (int steps = 0; steps < 4 && !lease_.charges_module(handle); ++steps) {
+        const void* parent = nullptr;
+        for (const Kind kind : {Kind::module, Kind::function, Kind::kernel})
+            if (const auto name = names_.find({kind, handle}); name != names_.end() && !parent)
+                parent = handles_.at(name->second).parent;
+        if (!parent) break;
+        handle = parent;
+    }
+    return handle;
 }
 
 void Session::drop(uint64_t name) {

@@ -120,6 +120,7 @@ void Session::release_everything() {
     for (auto& [name, entry] : handles) {
         switch (entry.kind) {
             case Kind::module:
+                if (entry.parent) break;  // a library's goes with that
                 lease_.refund_module(entry.handle);
                 cuda().cuModuleUnload(static_cast<CUmodule>(entry.handle));
                 break;
@@ -403,7 +404,7 @@ bool Session::wait_for_memory(uint64_t seen) {
     const auto patience = lease_.waits_for_host ? PATIENCE_WITH_HOST : PATIENCE;
     const auto end = Clock::now() + patience;
     bool more = false;
-    wait([&] {
+    const auto until_some = [&] {
         for (auto pause = FIRST_PAUSE;; pause = std::min(2 * pause, LAST_PAUSE)) {
             if ((more = lease_.wait_for_release(seen, pause))) break;
             const bool pending = settle();
@@ -411,7 +412,8 @@ bool Session::wait_for_memory(uint64_t seen) {
             if (!lease_.is_releasing() && ((!pending && !lease_.leaving) || Clock::now() > end)) break;
         }
         return CUDA_SUCCESS;
-    });
+    };
+    context_->queued ? until_some() : wait(until_some);
     return more;
 }
 
@@ -440,11 +442,14 @@ bool Session::serve_one(RequestContext& context) {
     bool fits = true;
     if (!read_body(context, fits)) return false;
     context.question = call->question, context.launches = lease_.launches;
+    context.queued = call->asynchronous, context.not_loaded = CUDA_SUCCESS;
     if (!context.question) called(launches(custom));
     Reader in(context.body.data(), header.length);
     context.out.assign(ANSWER_BYTES, 0);
     Writer out(context.out);
-    const CUresult result = fits ? call->serve(*this, in, out) : CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = fits ? call->serve(*this, in, out) : CUDA_ERROR_OUT_OF_MEMORY;
+    if (result == CUDA_ERROR_INVALID_HANDLE && context.not_loaded != CUDA_SUCCESS)
+        result = context.not_loaded;
     if (!call->asynchronous) return answer(context, result);
     keep(result);
     return true;

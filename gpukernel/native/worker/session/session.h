@@ -122,6 +122,7 @@ class Session {
     // Charges device memory in advance, after waiting for what programs have freed where it does not fit.
     CUresult reserve(uint64_t bytes);
     // Waits for memory that programs have freed, which the device may still use; false where none came.
+    // While a call that is only queued waits so, the next ones stay behind: they may depend on it.
     bool wait_for_memory(uint64_t seen);
     // From now on streams of this program may wait for the program itself.
     void waits_for_host() {
@@ -169,6 +170,9 @@ class Session {
     void drop(uint64_t name);
     void release_everything();                   // that this program made on the device, memory included
     const void* parent_of(uint64_t name) const;  // the handle that it is released with, or nullptr
+    // The module or library that the program loaded and that a handle belongs to: its code is charged to
+    // that.
+    const void* loaded_with(const void* handle) const;
     // The error of an earlier asynchronous call, which the next answer returns instead of success.  A call
     // that creates something checks it first, since the program would not receive the result.
     CUresult kept_error() const { return kept_; }
@@ -199,6 +203,9 @@ class Session {
         HostCharge charge;  // of both
         wire::FrameHeader request{};
         bool question = false;  // by its call's flag
+        bool queued = false;    // it gets no answer
+        // Why code that its call needs could not be loaded: what it returns in place of an invalid handle.
+        CUresult not_loaded = CUDA_SUCCESS;
         bool reads = false;     // this thread reads the next request, too
         uint64_t launches = 0;  // of the lease, when the request came
     };
@@ -216,6 +223,7 @@ class Session {
     void end_wait();
     void release(const void* used);
     void drop_under_lock(uint64_t name);
+    const void* loaded_with_under_lock(const void* handle) const;
     bool serve_one(RequestContext& context);
     bool read_body(RequestContext& context, bool& fits);
     void release_buffers(RequestContext& context);
