@@ -361,7 +361,9 @@ def mps_directory() -> Path | None:
     directory = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or "/tmp/nvidia-mps")
     try:
         # A link of anybody's may lead to a folder of root's in which something happens to be called so.
-        owners = {path.lstat().st_uid for path in (directory, directory / "control")}
+        owners = {path.lstat().st_uid for path in (directory, directory / "control")} | {
+            directory.stat().st_uid
+        }
     except OSError:
         return None
     return directory if owners <= {0, os.getuid()} else None

@@ -131,9 +131,18 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
             rules.allow(path, READ | LIST);
         // The driver names its threads, and finds no device where it may not.
         rules.allow("/proc/self/task", READ | WRITE | LIST | TRUNCATE);
-        const char* const pipes = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
-        for (const char* path : {"/dev/shm", pipes && *pipes ? pipes : "/tmp/nvidia-mps"})
-            rules.allow(path, READ | WRITE | LIST | MAKE | REMOVE | TRUNCATE);
+        constexpr uint64_t SHARED = READ | WRITE | LIST | MAKE | REMOVE | TRUNCATE;
+        rules.allow("/dev/shm", SHARED);
+        const char* const named = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
+        const std::string pipes = named && *named ? named : "/tmp/nvidia-mps";
+        // Anybody may have made that one, or a link from there to what workers shall not reach.
+        struct stat link{}, folder{};
+        const auto trusted = [](const struct stat& one) {
+            return one.st_uid == 0 || one.st_uid == ::geteuid();
+        };
+        if (::lstat(pipes.c_str(), &link) == 0 && ::stat(pipes.c_str(), &folder) == 0 && trusted(link) &&
+            trusted(folder) && S_ISDIR(folder.st_mode))
+            rules.allow(pipes, SHARED);
     }
     if (!rules.apply()) {
         error = std::string("Landlock: ") + std::strerror(errno);
