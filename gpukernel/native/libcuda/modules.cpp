@@ -84,10 +84,6 @@ CUresult CUDAAPI cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
     return CUDA_SUCCESS;
 }
 
-CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
-    return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc));
-}
-
 namespace {
 // `info` refuses the number after the last parameter's; a kernel has no more bytes of them than MOST.
 template <class Handle>

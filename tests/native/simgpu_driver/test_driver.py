@@ -461,3 +461,9 @@ numbers = (ctypes.c_uint32 * 1000)(*range(1000)); ok(d.cuMemcpyHtoD(values, numb
 for n in range(1000): ok(d.cuLaunchKernel(say, 1, 1, 1, 1, 1, 1, 0, 0, ((values + 4 * n,), (ctypes.c_void_p,)), 0))
 ok(d.cuCtxSynchronize())'''
     assert run(code).stdout == "".join(f"line {n}\n" for n in range(1000))[-4096:]
+
+
+def test_a_librarys_kernel_has_a_name_and_is_no_function_otherwise() -> None:
+    code = """begin(); kernel = ok(d.cuLibraryGetKernel(ok(d.cuLibraryLoadData(ADD + b"\\0", [], [], 0, [], [], 0)), b"add"))
+print(ok(d.cuKernelGetName(kernel)).decode(), ok(d.cuFuncGetName(ok(d.cuKernelGetFunction(kernel)))).decode(), d.cuFuncGetName(d.CUfunction(int(kernel)))[0].name)"""
+    assert out(code) == "add add CUDA_ERROR_INVALID_HANDLE"

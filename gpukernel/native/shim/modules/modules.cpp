@@ -146,6 +146,9 @@ CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     if (result == CUDA_SUCCESS) *name = layout->name.c_str();
     return result;
 }
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
+    return cuFuncGetName(name, reinterpret_cast<CUfunction>(hfunc));
+}
 CUresult CUDAAPI cuLinkCreate(unsigned int numOptions, CUjit_option* options, void** optionValues,
                               CUlinkState* stateOut) {
     GPUKERNEL_CURRENT(connection);

@@ -260,6 +260,12 @@ CUresult set_attribute(CUfunction_attribute attribute, int value, Kernel* f) {
     }
 }
 
+CUresult name_of(Kernel* f, const char** name) {
+    if (!name || !f) return CUDA_ERROR_INVALID_HANDLE;
+    *name = f->info->name.c_str();
+    return CUDA_SUCCESS;
+}
+
 CUresult parameter_of(Kernel* f, size_t index, size_t* offset, size_t* size) {
     GPUKERNEL_HERE(device);
     if (!f) return CUDA_ERROR_INVALID_HANDLE;
@@ -358,10 +364,10 @@ CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
-    Kernel* f = function_of(hfunc);
-    if (!name || !f) return CUDA_ERROR_INVALID_HANDLE;
-    *name = f->info->name.c_str();
-    return CUDA_SUCCESS;
+    return name_of(function_of(hfunc), name);
+}
+CUresult CUDAAPI cuKernelGetName(const char** name, CUkernel hfunc) {
+    return name_of(kernel_of(hfunc), name);
 }
 CUresult CUDAAPI cuFuncGetParamInfo(CUfunction func, size_t paramIndex, size_t* paramOffset,
                                     size_t* paramSize) {
