@@ -213,13 +213,15 @@ def tests() -> Table:
         environment = {**os.environ, "GPUKERNEL_TEST_GPU": "simulated" if SIMULATED else device}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         print(done.stdout, file=sys.stderr)
-        counts = dict[str, str]()
+        counts = dict.fromkeys(("passed", "skipped", "failed", "error"), 0)
         for number, what in re.findall(r"(\d+) (passed|skipped|failed|error)", done.stdout[-400:]):
-            counts[what] = number
-        table.rows.append(
-            [title, *(counts.get(what, "0") for what in ("passed", "skipped")), counts.get("failed", "0")]
-        )
+            counts[what] = int(number)
+        counts["failed"] += counts.pop("error")
+        table.rows.append([title, *map(str, counts.values())])
         failed += [line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR "))]
+        if done.returncode > 1:  # as where a plugin is missing
+            print(done.stderr, file=sys.stderr)
+            failed.append(f"{title}: pytest ended with {done.returncode}")
     table.notes = " ".join(f"`{line.split(' - ')[0]}`." for line in failed)
     return table
 

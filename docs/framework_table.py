@@ -40,7 +40,7 @@ UNTRIED = "the same calls, not tried"
 SEEN = "[yes](real-gpu.md)"
 ROWS = (
     Row("Numba", "yes", SEEN, "yes", "numba-cuda[cu12]", ("suite:numba-cuda", "tests/e2e/programs/numba_kernels.py")),
-    Row("cuda-python (NVRTC, `cuda.core`)", "yes", SEEN, "yes", "cuda-python", ("suite:cuda-python", "suite:cuda.core", "tests/e2e/programs/nvrtc_matmul.py")),
+    Row("cuda-python (NVRTC, `cuda.core`)", "yes", f"NVRTC: {SEEN}", "yes", "cuda-python", ("suite:cuda-python", "suite:cuda.core", "tests/e2e/programs/nvrtc_matmul.py")),
     Row("PyCUDA", "yes", UNTRIED, "yes", "pycuda", ("suite:pycuda",)),
     Row("[PyTorch](#pytorch-on-a-simulated-slice)", "yes; operators compute on the processor", SEEN, "yes", "torch", ("tests/frameworks/test_pytorch.py",)),
     Row("[TensorFlow, Keras](#tensorflow-on-a-simulated-slice)", "yes, on models of compute capability 9.0 (`h100`, `h200`)", "not tried", "yes", "tensorflow[and-cuda]", ("tests/frameworks/test_tensorflow.py",)),
