@@ -148,6 +148,16 @@ start = used(); module = ok(d.cuLibraryGetModule(m)); seen = lambda: print((used
 f = ok(d.cuModuleGetFunction(module, b'k0')); seen(); ok((run(ok(d.cuModuleEnumerateFunctions(40, module))[1]),)); seen()
 print(ok(d.cuKernelGetAttribute(d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_PTX_VERSION, ok(d.cuLibraryGetKernel(m, b'k2')), 0)) > 0); seen()
 again = ok(d.cuFuncGetModule(ok(d.cuKernelGetFunction(ok(d.cuLibraryGetKernel(m, b'k3')))))); seen()
-ok(d.cuModuleGetFunction(again, b'k4')); seen(); ok(end()); print(used() - 4096)
+ok(d.cuModuleGetFunction(again, b'k4')); seen(); print(again == module, d.cuModuleUnload(module)[0].name); ok(end()); print(used() - 4096)
 """
-    assert said(code) == ["0", "64", "128", "True", "192", "256", "320", "0"]
+    lines = ["0", "64", "128", "True", "192", "256", "320", "True CUDA_ERROR_INVALID_HANDLE", "0"]
+    assert said(code) == lines
+
+
+def test_a_variable_of_a_librarys_module_ends_with_the_library() -> None:
+    code = """
+begin(); m = ok(d.cuLibraryLoadData(b".version 7.0\\n.target sm_70\\n.address_size 64\\n.visible .global .u32 one[4];\\n\\0", [], [], 0, [], [], 0))
+p, size = ok(d.cuModuleGetGlobal(ok(d.cuLibraryGetModule(m)), b"one")); print(size, d.cuMemsetD32(p, 1, 4)[0].name)
+ok(d.cuLibraryUnload(m)); d.cuMemsetD32(p, 1, 4); print(d.cuCtxSynchronize()[0].name)
+"""
+    assert said(code)[-2:] == ["16 CUDA_SUCCESS", "CUDA_ERROR_INVALID_VALUE"]

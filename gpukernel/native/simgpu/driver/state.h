@@ -38,6 +38,7 @@ struct Loaded {  // a module or a library: the same thing under two names
     std::mutex mutex;
     std::mutex reading;          // of a kernel that is used for the first time
     std::vector<uint64_t> code;  // of the device's memory, where modules are loaded lazily
+    bool of_library = false;
 };
 
 // A CUfunction and a CUkernel.  Not "Function": that is what exec/machine.h calls a decoded one, and of two

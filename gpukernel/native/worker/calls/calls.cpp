@@ -259,7 +259,9 @@ template <class Handle, class Function>
 CUresult end(Session& session, Reader& in, Kind kind, Function function) {
     const auto name = in.get<uint64_t>();
     Handle handle;
-    if (name <= 2 || !session.handle(name, kind, handle)) return CUDA_ERROR_INVALID_HANDLE;
+    // What belongs to another handle ends with that, as a library's module.
+    if (name <= 2 || !session.handle(name, kind, handle) || session.parent_of(name))
+        return CUDA_ERROR_INVALID_HANDLE;
     session.drop(name);
     return function(handle);
 }
@@ -381,7 +383,7 @@ CUresult variable(Session& session, Reader& in, Writer& out, Kind kind, Function
             CUDA_SUCCESS &&
         managed)
         return CUDA_ERROR_NOT_SUPPORTED;
-    session.lease().add_variable(address, bytes, &session, handle);
+    session.lease().add_variable(address, bytes, &session, session.loaded_with(handle));
     out.put(address);
     out.put<uint64_t>(bytes);
     return result;
@@ -402,7 +404,7 @@ CUresult serve_managed_variable(Session& session, Reader& in, Writer& out) {
                          : session.cuda().cuLibraryGetManaged(&address, &bytes, library, name.c_str());
     });
     if (result != CUDA_SUCCESS) return result;
-    session.lease().add_variable(address, bytes, &session, owner);
+    session.lease().add_variable(address, bytes, &session, session.loaded_with(owner));
     wire::ManagedVariableAnswer{address, bytes}.write(out);
     return CUDA_SUCCESS;
 }

@@ -18,6 +18,8 @@ inline Dim3 cluster_of(const libcuda::LaunchShape& shape) {
 
 // Has the module read the kernel, before anybody looks at what it takes.
 CUresult prepare(Kernel& kernel);
+// A module by its handle, which may be a library's in the context; nullptr where it is none.
+Loaded* module_of(const void* handle);
 // The kernel that a program may launch by `handle`, a function's or a library's kernel's; nullptr where it is
 // none.
 Kernel* launchable(const void* handle);

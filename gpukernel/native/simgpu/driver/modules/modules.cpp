@@ -89,9 +89,24 @@ CUkernel kernel_named(const void* function) {
     return reinterpret_cast<CUkernel>(reinterpret_cast<uintptr_t>(function) + KERNEL);
 }
 
-CUresult function_named(void* handle, const char* name, void** function) {
+// Nor is a library's module, in the context, the library.
+constexpr uintptr_t MODULE = 2;
+
+Loaded* library_of(const void* handle) { return driver() ? driver()->modules.get<Loaded>(handle) : nullptr; }
+CUmodule module_named(const Loaded* loaded) {
+    return reinterpret_cast<CUmodule>(reinterpret_cast<uintptr_t>(loaded) +
+                                      (loaded->of_library ? MODULE : 0));
+}
+
+CUresult count_functions(unsigned* count, Loaded* loaded) {
     GPUKERNEL_HERE(device);
-    auto* loaded = driver()->modules.get<Loaded>(handle);
+    if (!loaded || !count) return CUDA_ERROR_INVALID_HANDLE;
+    *count = loaded->functions.size();
+    return CUDA_SUCCESS;
+}
+
+CUresult function_named(Loaded* loaded, const char* name, void** function) {
+    GPUKERNEL_HERE(device);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     if (!name || !function) return CUDA_ERROR_INVALID_VALUE;
     for (auto& candidate : loaded->functions)
@@ -102,10 +117,9 @@ CUresult function_named(void* handle, const char* name, void** function) {
     return CUDA_ERROR_NOT_FOUND;
 }
 
-CUresult global_named(void* handle, const char* name, CUdeviceptr* address, size_t* bytes,
+CUresult global_named(Loaded* loaded, const char* name, CUdeviceptr* address, size_t* bytes,
                       bool managed_only = false) {
     GPUKERNEL_HERE(device);
-    auto* loaded = driver()->modules.get<Loaded>(handle);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     if (!name) return CUDA_ERROR_INVALID_VALUE;
     for (const GlobalInfo& global : loaded->image->globals())
@@ -119,9 +133,8 @@ CUresult global_named(void* handle, const char* name, CUdeviceptr* address, size
 }
 
 template <class Handle>
-CUresult enumerate(Handle* out, unsigned room, void* handle) {
+CUresult enumerate(Handle* out, unsigned room, Loaded* loaded) {
     GPUKERNEL_HERE(device);
-    auto* loaded = driver()->modules.get<Loaded>(handle);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     for (unsigned i = 0; i < std::min<size_t>(room, loaded->functions.size()); ++i)
         if constexpr (std::is_same_v<Handle, CUkernel>)
@@ -132,6 +145,11 @@ CUresult enumerate(Handle* out, unsigned room, void* handle) {
 }
 
 }  // namespace
+
+Loaded* gpukernel::simgpu::module_of(const void* handle) {
+    const auto number = reinterpret_cast<uintptr_t>(handle);
+    return library_of(number & MODULE ? reinterpret_cast<void*>(number - MODULE) : handle);
+}
 
 Kernel* gpukernel::simgpu::launchable(const void* handle) {
     Kernel* const function = function_of(handle);
@@ -293,53 +311,52 @@ CUresult gpukernel::libcuda::load_module(const void* image, size_t bytes, const 
 }
 CUresult CUDAAPI cuModuleUnload(CUmodule hmod) { return unload(hmod); }
 CUresult CUDAAPI cuModuleGetFunction(CUfunction* hfunc, CUmodule hmod, const char* name) {
-    return function_named(hmod, name, reinterpret_cast<void**>(hfunc));
+    return function_named(module_of(hmod), name, reinterpret_cast<void**>(hfunc));
 }
 CUresult CUDAAPI cuModuleGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) {
-    return global_named(hmod, name, dptr, bytes);
+    return global_named(module_of(hmod), name, dptr, bytes);
 }
 CUresult CUDAAPI cuModuleGetFunctionCount(unsigned int* count, CUmodule mod) {
-    GPUKERNEL_HERE(device);
-    auto* loaded = driver()->modules.get<Loaded>(mod);
-    if (!loaded || !count) return CUDA_ERROR_INVALID_HANDLE;
-    *count = loaded->functions.size();
-    return CUDA_SUCCESS;
+    return count_functions(count, module_of(mod));
 }
 CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int numFunctions, CUmodule mod) {
-    return enumerate(functions, numFunctions, mod);
+    return enumerate(functions, numFunctions, module_of(mod));
 }
 CUresult gpukernel::libcuda::load_library(const void* image, size_t bytes, const JitLogs& logs,
                                           CUlibrary& library) {
     simgpu::Device* const device = current_context() ? current_context()->device : driver()->devices[0].get();
     Loaded* loaded;
     CUresult error = load(device, image, bytes, logs, loaded);
-    if (error == CUDA_SUCCESS) library = reinterpret_cast<CUlibrary>(loaded);
-    return error;
+    if (error != CUDA_SUCCESS) return error;
+    loaded->of_library = true;
+    library = reinterpret_cast<CUlibrary>(loaded);
+    return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuLibraryUnload(CUlibrary library) { return unload(library); }
 CUresult CUDAAPI cuLibraryGetKernel(CUkernel* pKernel, CUlibrary library, const char* name) {
-    const CUresult result = function_named(library, name, reinterpret_cast<void**>(pKernel));
+    const CUresult result = function_named(library_of(library), name, reinterpret_cast<void**>(pKernel));
     if (result == CUDA_SUCCESS) *pKernel = kernel_named(*pKernel);
     return result;
 }
 CUresult CUDAAPI cuLibraryGetKernelCount(unsigned int* count, CUlibrary lib) {
-    return cuModuleGetFunctionCount(count, reinterpret_cast<CUmodule>(lib));
+    return count_functions(count, library_of(lib));
 }
 CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
-    return enumerate(kernels, numKernels, lib);
+    return enumerate(kernels, numKernels, library_of(lib));
 }
 CUresult CUDAAPI cuLibraryGetModule(CUmodule* pMod, CUlibrary library) {
     GPUKERNEL_HERE(device);
-    if (!pMod || !driver()->modules.get<Loaded>(library)) return CUDA_ERROR_INVALID_HANDLE;
-    *pMod = reinterpret_cast<CUmodule>(library);
+    const Loaded* loaded = library_of(library);
+    if (!pMod || !loaded) return CUDA_ERROR_INVALID_HANDLE;
+    *pMod = module_named(loaded);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
-    return global_named(library, name, dptr, bytes);
+    return global_named(library_of(library), name, dptr, bytes);
 }
 
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
-    return global_named(library, name, dptr, bytes, true);
+    return global_named(library_of(library), name, dptr, bytes, true);
 }
 
 CUresult CUDAAPI cuKernelGetFunction(CUfunction* pFunc, CUkernel kernel) {
@@ -360,7 +377,7 @@ CUresult CUDAAPI cuFuncGetModule(CUmodule* hmod, CUfunction hfunc) {
     GPUKERNEL_HERE(device);
     Kernel* f = function_of(hfunc);
     if (!hmod || !f) return CUDA_ERROR_INVALID_HANDLE;
-    *hmod = reinterpret_cast<CUmodule>(f->owner);
+    *hmod = module_named(f->owner);
     return CUDA_SUCCESS;
 }
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {

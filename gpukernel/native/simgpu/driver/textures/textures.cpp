@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "simgpu/driver/memory/arrays.h"
+#include "simgpu/driver/modules/launch.h"
 
 using namespace gpukernel::simgpu;
 
@@ -351,7 +352,7 @@ CUresult ask(const void* handle, Ask question) {
 
 CUresult reference_named(void* handle, const char* name, bool surface, void** found) {
     GPUKERNEL_HERE(device);
-    auto* loaded = driver()->modules.get<Loaded>(handle);
+    auto* loaded = module_of(handle);
     if (!loaded) return CUDA_ERROR_INVALID_HANDLE;
     if (!name || !found) return CUDA_ERROR_INVALID_VALUE;
     const auto& declared =
