@@ -15,7 +15,6 @@ import asyncio
 import contextlib
 import json
 import math
-import os
 import random
 import secrets
 import socket
@@ -230,8 +229,6 @@ HOSTILE: dict[str, Callable[[str, str, str], Awaitable[None]]] = {
 
 async def hostile(known: dict[str, Any], number: int, attack: bool) -> None:
     """Be one of the five until killed: take what the quota allows, and attack beside that."""
-    # They have machines of their own: what they send counts, and not the time of this machine's processors that they need to send it.
-    os.nice(19)
     name = f"mallory {number}"
     work = [hoard(known["address"], name, known["tokens"][name], 2)]
     if attack:
