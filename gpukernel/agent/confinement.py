@@ -55,7 +55,7 @@ end by the SIGTERM that it sends to every process of a job that is to leave: the
 _DEAF = ("sh", "-c", "trap '' TERM; exec \"$@\"", "sh")
 
 NOT_BESIDE_MPS = {"account", "system-calls"}
-"""What ``auto`` leaves out where MPS runs: its control daemon serves one account at a time, and is reached by a connection."""
+"""The rungs that ``auto`` leaves out where MPS runs: its control daemon serves one account at a time, and is reached by a connection."""
 
 ACCOUNTS = (1_900_000_000, 1000)
 """The accounts of workers where the agent may change accounts and nobody named others: the first and how many.  Neither distributions

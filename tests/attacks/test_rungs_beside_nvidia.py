@@ -1,4 +1,4 @@
-"""What a worker beside NVIDIA's driver may do besides, asked by a library in the driver's place: no socket but the driver's, no connection, no folder of anybody's."""
+"""The liberties of a worker beside NVIDIA's driver, tried by a library in the driver's place: no socket but the driver's, no connection, no folder of anybody's."""
 
 from __future__ import annotations
 
