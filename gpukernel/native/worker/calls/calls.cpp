@@ -286,7 +286,7 @@ CUresult serve_cuModuleGetFunction(Session& session, Reader& in, Writer& out) {
     const CUresult result = load_charged(session, session.loaded_with(module), [&] {
         const CUresult found = session.cuda().cuModuleGetFunction(&function, module, name.c_str());
         const bool loads = found == CUDA_SUCCESS && session.lease().loads_lazily;
-        return loads ? session.load_now(function) : found;
+        return loads ? session.cuda().cuFuncLoad(function) : found;
     });
     if (result == CUDA_SUCCESS) out.put(session.number_of(function, Kind::function, module));
     return result;

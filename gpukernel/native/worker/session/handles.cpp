@@ -46,15 +46,10 @@ bool Session::load_function(CUfunction& function, bool of_kernel, const void* ow
             const auto kernel = reinterpret_cast<CUkernel>(function);
             if (CUresult error = cuda().cuKernelGetFunction(&function, kernel)) return error;
         }
-        return lease_.loads_lazily ? load_now(function) : CUDA_SUCCESS;
+        return lease_.loads_lazily ? cuda().cuFuncLoad(function) : CUDA_SUCCESS;
     });
     context_->not_loaded = result;
     return result == CUDA_SUCCESS;
-}
-
-CUresult Session::load_now(CUfunction function) {
-    const CUresult result = cuda().cuFuncLoad(function);
-    return result == CUDA_ERROR_NOT_SUPPORTED ? CUDA_SUCCESS : result;  // a driver older than the call
 }
 
 uint64_t Session::number_of(const void* handle, Kind kind, const void* parent, HostCharge charge) {

@@ -156,8 +156,6 @@ class Session {
         handle = static_cast<Handle>(found);
         return true;
     }
-    // Has the driver load a function that it has just given out.
-    CUresult load_now(CUfunction function);
     // The program's number of a handle: the same each time, until the handle or its parent is dropped.
     uint64_t number_of(const void* handle, Kind kind, const void* parent = nullptr, HostCharge charge = {});
     // Gives a handle the number that the shim chose; false where it is in use or not the shim's to choose.
