@@ -1,4 +1,7 @@
-"""A student fills the queue with requests that the own quota holds back, and so keeps other courses from devices that are free."""
+"""A student fills the queue with requests that the own quota holds back, and so keeps other courses from devices that are free.
+
+Or makes hundreds of calls at once, as many as nobody is refused, so that everybody else's next call waits for all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
+import gpukernel.common.proto.pool_pb2 as pb
+import gpukernel.common.proto.pool_pb2_grpc as rpc
 from gpukernel.client.admin import AdminClient
 from gpukernel.common.address import socket_path
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.rpc.server import serve
 from tests.pool.world import Agent
+from tests.ports import free_port
 
 COURSES = """
 courses:
@@ -68,3 +75,33 @@ def test_requests_behind_their_own_quota_hold_up_no_other_course(
                     await client.acquire_now("one more", TINY, Holder("mallory 0", course="flooded"))
 
     asyncio.run(work())
+
+
+def test_calls_of_a_person_made_at_once_hold_up_nobody_else_s(tmp_path: Path) -> None:
+    calls = 150
+
+    async def work() -> int:
+        address = f"127.0.0.1:{free_port()}"
+        async with (
+            serve(tmp_path, address) as running,
+            AdminClient(f"unix:{socket_path(tmp_path)}") as admin,
+            grpc.aio.insecure_channel(address) as channel,
+        ):
+            Agent(running.manager, "s", devices=4).attach()
+            tokens = {name: (await admin.create_token("laptop", name))[1] for name in ("mallory", "anna")}
+            stub = rpc.PoolStub(channel)
+
+            async def call(name: str) -> None:
+                metadata = (("authorization", f"Bearer {tokens[name]}"),)
+                await stub.ListDevices(pb.ListDevicesRequest(), metadata=metadata)
+
+            await asyncio.gather(call("mallory"), call("anna"))  # they are known from now on
+            flood = [asyncio.create_task(call("mallory")) for _ in range(calls)]
+            while not any(one.done() for one in flood):
+                await asyncio.sleep(0)
+            await call("anna")
+            left = sum(not one.done() for one in flood)
+            await asyncio.gather(*flood)
+            return left
+
+    assert asyncio.run(work()) > calls / 2

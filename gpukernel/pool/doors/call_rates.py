@@ -26,6 +26,9 @@ CALLS_AT_ONCE = 500.0
 SERVICE_FACTOR = 50.0
 """So many times as much has a service for calls that name no person."""
 
+CALLS_IN_TURN = 50.0
+"""Calls that a person made lately, above which theirs take turns with those of all others who made so many."""
+
 OPEN_CALLS = 200
 """Calls of a person that may be open at a time: requests that wait, and streams that hold leases."""
 
@@ -147,6 +150,8 @@ class CallRates:
         self._streams: dict[str, int] = {}
         self._late: dict[str, int] = {}
         self._reading: dict[str, _Places] = {}
+        self._turns: dict[str, _Places] = {}
+        self._busy = asyncio.Semaphore(1)
         self._known: OrderedDict[bytes, Identified] = OrderedDict()
 
     # --- identities ---
@@ -272,6 +277,35 @@ class CallRates:
             places.users -= 1
             if not places.users:
                 self._reading.pop(who.name, None)
+
+    # --- calls on their way to the deciding thread ---
+
+    async def turn(self, who: Identified | None, person: str) -> Callable[[], None]:
+        """Wait until no other call of a person is on its way, and where they made many, no call of another such person; return what ends the turn.
+
+        So nobody waits for the hundreds of calls that somebody else makes at once: those who do wait for themselves, and for each other.
+        The function may be called more than once.
+        """
+        if who is None or not who.counted or (key := self._key(who, person))[1] != 1.0:
+            return lambda: None
+        name, rate = key
+        places = self._turns.setdefault(name, _Places(asyncio.Semaphore(1)))
+        places.users += 1
+
+        def leave() -> None:
+            places.users -= 1
+            if not places.users:
+                del self._turns[name]
+
+        with contextlib.ExitStack() as taken:
+            taken.callback(leave)
+            await places.free.acquire()
+            taken.callback(places.free.release)
+            bucket = self._buckets.get(f"{rate} {name}")
+            if bucket is not None and self._at_once - bucket.left > CALLS_IN_TURN:
+                await self._busy.acquire()
+                taken.callback(self._busy.release)
+            return taken.pop_all().close
 
     # --- open calls ---
 

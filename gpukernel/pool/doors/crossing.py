@@ -49,13 +49,20 @@ class CallContext:
     on_caller
         Is told, in the deciding thread, whose call it is, once that is known: the name, whether they stand for many, whether their calls are
         counted, and whether they speak for others.
+    on_begun
+        Is told, in the deciding thread, that the handler has done what it does at once: whatever it awaits is another's turn.
     """
 
-    def __init__(self, context: Any, on_caller: Callable[[str, bool, bool, bool], None]) -> None:
+    def __init__(
+        self,
+        context: Any,
+        on_caller: Callable[[str, bool, bool, bool], None],
+        on_begun: Callable[[], None] = lambda: None,
+    ) -> None:
         self._metadata = tuple(context.invocation_metadata() or ())
         self._peer = context.peer()
         self._auth = context.auth_context()
-        self.on_caller = on_caller
+        self.on_caller, self.on_begun = on_caller, on_begun
 
     def invocation_metadata(self) -> tuple[Any, ...]:
         """See `grpc.aio.ServicerContext`."""
@@ -118,7 +125,9 @@ class IoThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self.loop))
 
 
-async def answer(deciding: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[T]]) -> T:
+async def answer(
+    deciding: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[T]], on_begun: Callable[[], None]
+) -> T:
     """Await `work`, a handler's call, in the deciding loop; to be called in the I/O loop."""
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
@@ -128,6 +137,7 @@ async def answer(deciding: asyncio.AbstractEventLoop, work: Callable[[], Awaitab
             lambda _: deciding.call_soon_threadsafe(task.cancel) if done.cancelled() else None
         )
         task.add_done_callback(ended)
+        deciding.call_soon(on_begun)  # after the task's first step
 
     def ended(task: asyncio.Future[T]) -> None:
         if done.cancelled() or not done.set_running_or_notify_cancel():
@@ -178,6 +188,7 @@ class _Conveyor:
 async def answers(
     deciding: asyncio.AbstractEventLoop,
     work: Callable[[Any], AsyncIterator[Any]],
+    on_begun: Callable[[], None],
     requests: AsyncIterator[Any] | None = None,
 ) -> AsyncIterator[Any]:
     """Iterate over `work`, a handler's call, which runs in the deciding loop; to be called in the I/O loop.
@@ -207,6 +218,7 @@ async def answers(
         task = asyncio.ensure_future(handle())
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         running.append(task)
+        deciding.call_soon(on_begun)  # after the task's first step
 
     async def feed() -> None:
         assert requests is not None

@@ -18,7 +18,7 @@ import errno
 import logging
 import secrets
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 from gpukernel.pool.doors.connections import Arrival, Connections
@@ -26,6 +26,9 @@ from gpukernel.pool.doors.connections import Arrival, Connections
 __all__ = ["serve_front"]
 
 log = logging.getLogger(__name__)
+
+ACCEPTED_AT_ONCE = 16
+"""Connections that are taken in before the loop goes on with what those before sent."""
 
 REST_SECONDS = 0.05
 LONGEST_REST_SECONDS = 2.0
@@ -69,10 +72,12 @@ async def serve_front(
                 rest = min(2 * rest, LONGEST_REST_SECONDS)
                 continue
             rest = REST_SECONDS
-            visit = asyncio.create_task(_pass_through(accepted, behind, connections, came, went))
-            visits.add(visit)
-            visit.add_done_callback(visits.discard)
-            # One by one, so that who is sent away is gone before the next comes: a crowd that waited here would take all descriptors at once.
+            for one in (accepted, *_who_waits(listener, ACCEPTED_AT_ONCE - 1)):
+                visit = asyncio.create_task(_pass_through(one, behind, connections, came, went))
+                visits.add(visit)
+                visit.add_done_callback(visits.discard)
+            # A few at a time, so that who is sent away is gone before the next come: a crowd that waited here would take all descriptors at once.
+            # Not one by one: a busy loop goes round seventy times a second, and strangers that keep coming would keep everybody else waiting.
             await asyncio.sleep(0)
 
     async def expire() -> None:
@@ -88,6 +93,17 @@ async def serve_front(
         for task in (*work, *visits):
             task.cancel()
         await asyncio.gather(*work, *visits, return_exceptions=True)
+
+
+def _who_waits(listener: socket.socket, most: int) -> Iterator[socket.socket]:
+    """Accept connections that wait at a listener; errors are the next `sock_accept`'s to meet."""
+    for _ in range(most):
+        try:
+            accepted, _ = listener.accept()
+        except OSError:
+            return
+        accepted.setblocking(False)
+        yield accepted
 
 
 class _End(asyncio.Protocol):

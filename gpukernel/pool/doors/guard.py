@@ -5,7 +5,8 @@ It runs in the I/O thread.  A call goes through these steps, and a handler sees 
 1. Its caller's rate, where the credential was used before; a credential that was not is tried one call at a time for each connection.
 2. The message, which is not read before: so many at a time for each identity (`gpukernel.pool.doors.call_rates`), each within `READ_SECONDS`.
 3. The size of the message, then its fields (`gpukernel.pool.doors.field_bounds`).
-4. The handler, in the deciding thread, which authenticates and answers.
+4. Its turn: of each person one call at a time is on its way to the deciding thread, so that who makes hundreds waits for them alone.
+   Then the handler, in the deciding thread, which authenticates and answers.
 5. Each answer waits until what was decided before it is on the database's disk (`gpukernel.pool.store.commits`).
 """
 
@@ -114,7 +115,9 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         self, name: str, kind: type[Message], handler: Any, requests: AsyncIterator[bytes], context: Any
     ) -> Any:
         async with self._call(name, kind, requests, context) as (message, crossing):
-            reply, number = await answer(self._deciding, lambda: self._numbered(handler(message, crossing)))
+            reply, number = await answer(
+                self._deciding, lambda: self._numbered(handler(message, crossing)), crossing.on_begun
+            )
             await self._commits.lasting(number)
             return reply
 
@@ -124,7 +127,11 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async with (
             self._call(name, kind, requests, context) as (message, crossing),
             contextlib.aclosing(  # type: ignore[type-var]
-                answers(self._deciding, lambda _: self._all_numbered(handler(message, crossing)))
+                answers(
+                    self._deciding,
+                    lambda _: self._all_numbered(handler(message, crossing)),
+                    crossing.on_begun,
+                )
             ) as replies,
         ):
             async for reply, number in replies:
@@ -137,7 +144,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         async with self._call(name, kind, None, context) as (_, crossing):
             messages = self._paced(kind, requests, context)
             replies = answers(
-                self._deciding, lambda there: self._all_numbered(handler(there, crossing)), messages
+                self._deciding,
+                lambda there: self._all_numbered(handler(there, crossing)),
+                crossing.on_begun,
+                messages,
             )
             async with contextlib.aclosing(replies):  # type: ignore[type-var]
                 async for reply, number in replies:
@@ -185,6 +195,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         io = asyncio.get_running_loop()
         held = False
         end: Callable[[], None] | None = None
+        end_turn: Callable[[], None] | None = None
 
         def release() -> None:
             nonlocal held
@@ -194,6 +205,10 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         def found(name: str, trusted: bool, counted: bool, speaks: bool) -> None:
             io.call_soon_threadsafe(identified, Identified(name, trusted, counted, speaks))
+
+        def begun() -> None:
+            assert end_turn is not None
+            io.call_soon_threadsafe(end_turn)
 
         def identified(who: Identified) -> None:
             self._rates.identify(key, who)
@@ -217,11 +232,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             if requests is not None:
                 async with self._rates.reading(who):
                     message = await _one(kind, requests)
+            person = ""
             if who is not None and who.speaks:
                 person = _person(context, message)
                 self._rates.take(who, person, cost_of(name))
                 end = self._rates.begin(who, person)
-            yield message, CallContext(context, found)
+            end_turn = await self._rates.turn(who, person)
+            yield message, CallContext(context, found, begun)
         except Aborted as aborted:
             if aborted.code is grpc.StatusCode.UNAUTHENTICATED:
                 self._rates.forget(key)  # it may have been good, and is tried as a stranger's from now on
@@ -239,8 +256,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
             await _refuse(context, grpc.StatusCode.RESOURCE_EXHAUSTED, many, after)
         finally:
             release()
-            if end is not None:
-                end()
+            for over in filter(None, (end_turn, end)):
+                over()
 
     def _credential(self, context: Any) -> bytes:
         """Return a digest of what a call brings to say who it is: its token, or the account at the other end of its connection."""

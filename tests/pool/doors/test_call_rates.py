@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from gpukernel.pool.doors import call_rates
 from gpukernel.pool.doors.call_rates import CallRates, Identified, TooMany
 
-ANNA, HUB, ROOT = (
+ANNA, BEN, CARL, HUB, ROOT = (
     Identified("anna"),
+    Identified("ben"),
+    Identified("carl"),
     Identified("hub", trusted=True, speaks=True),
     Identified("root", counted=False),
 )
@@ -82,3 +86,56 @@ def test_the_buckets_of_a_crowd_are_forgotten_once_they_are_full(
         clock.now += 1
         rates.take(Identified(f"{number}"), "", 1)
     assert len(rates._buckets) <= 20
+
+
+def test_one_call_of_a_person_is_on_its_way_and_those_who_made_many_share_a_turn(clock: Clock) -> None:
+    async def work() -> None:
+        rates = CallRates(1, 500, clock)
+        began: list[str] = []
+        ends = {}
+
+        async def call(who: Identified, name: str) -> None:
+            ends[name] = await rates.turn(who, "")
+            began.append(name)
+
+        async with asyncio.TaskGroup() as calls:
+
+            async def asks(who: Identified, name: str) -> None:
+                calls.create_task(call(who, name))
+                for _ in range(3):
+                    await asyncio.sleep(0)
+
+            await asks(ANNA, "anna 1")
+            await asks(ANNA, "anna 2")
+            await asks(BEN, "ben 1")
+            await asks(ROOT, "root")
+            assert began == ["anna 1", "ben 1", "root"]
+            for end in (ends["anna 1"], ends["anna 1"]):  # a second time ends nobody else's
+                end()
+            await asks(ANNA, "anna 3")
+            assert began[3:] == ["anna 2"]
+            ends["anna 2"]()
+            ends["ben 1"]()
+            await asyncio.sleep(0)
+            ends["anna 3"]()
+
+            for who in (ANNA, BEN):
+                rates.take(who, "", call_rates.CALLS_IN_TURN + 1)
+            await asks(ANNA, "anna 4")
+            await asks(BEN, "ben 2")
+            await asks(CARL, "carl")
+            assert began[5:] == ["anna 4", "carl"], "ben made many calls, too: his is in one turn with hers"
+            ends["anna 4"]()
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert began[7:] == ["ben 2"]
+            given_up = asyncio.create_task(call(BEN, "ben 3"))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.sleep(0)
+            for end in ends.values():
+                end()
+        assert not rates._turns
+        assert not rates._busy.locked()
+
+    asyncio.run(work())

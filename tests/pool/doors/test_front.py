@@ -95,3 +95,32 @@ def test_a_crowd_that_comes_at_once_takes_no_more_descriptors_than_its_places(tm
         inner.close()
 
     asyncio.run(work())
+
+
+def test_a_busy_loop_takes_in_many_of_those_who_wait_each_time_it_goes_round(tmp_path: Path) -> None:
+    async def work() -> int:
+        behind, front = tmp_path / "inner.sock", tmp_path / "front.sock"
+        came: list[str] = []
+
+        def note(peer: str, _: socket.socket) -> str:
+            came.append(peer)
+            return "account 0"
+
+        inner = await asyncio.start_unix_server(lambda *_: None, behind, backlog=CROWD)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(front))
+        listener.listen(CROWD)
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(CROWD)]
+        for one in crowd:
+            one.connect(str(front))
+        rounds = 0
+        async with serve_front(listener, behind, Connections(CROWD, CROWD), note, lambda _: None):
+            while len(came) < CROWD:
+                await asyncio.sleep(0)
+                rounds += 1
+        for one in crowd:
+            one.close()
+        inner.close()
+        return rounds
+
+    assert asyncio.run(work()) < CROWD / 4
