@@ -43,6 +43,13 @@ __attribute__((constructor)) static void act(void) {
     said("a lock", fcntl(zero, F_OFD_SETLK, &lock));
     said("an owner", fcntl(zero, F_SETOWN, 1));
     said("a program", fork());
+    if (getenv("WAITS")) {
+        write(1, "\n", 1);
+        char go;
+        read(0, &go, 1);
+        snprintf(path, sizeof path, "/proc/self/task/%d/comm", gettid());
+        said("a thread's name", open(path, O_WRONLY));
+    }
 }
 """
 
@@ -107,3 +114,23 @@ def test_landlock_opens_the_folder_of_mps_where_nobody_else_made_it(library: Pat
         assert said(library, "landlock", link)["a file"] == "EACCES"
         os.chown(own, 12345, 12345)
         assert said(library, "landlock", own)["a file"] == "EACCES"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can have the kernel forget its inodes")
+def test_landlock_lets_the_driver_name_threads_when_the_kernel_has_forgotten_inodes(library: Path) -> None:
+    command = [str(native.worker_executable()), "--probe", "--library", str(library)]
+    process = subprocess.Popen(
+        [*command, "--confine", "landlock,real-device"],
+        env={**os.environ, "WAITS": "1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.readline()
+    Path("/proc/sys/vm/drop_caches").write_text("2")
+    out, heard = process.communicate("\n")
+    if '"rung":"landlock","used":true' not in out.replace(" ", ""):
+        pytest.skip(f"this machine has no Landlock: {out}")
+    assert "hears a thread's name: done" in heard.splitlines()

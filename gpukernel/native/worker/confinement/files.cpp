@@ -129,8 +129,11 @@ bool restrict_files(const Confinement& confinement, std::string& detail, std::st
         ::globfree(&found);
         for (const char* path : {"/proc", "/sys", "/etc/nvidia", "/etc/localtime", "/usr/share/nvidia"})
             rules.allow(path, READ | LIST);
-        // The driver names its threads, and finds no device where it may not.
-        rules.allow("/proc/self/task", READ | WRITE | LIST | TRUNCATE);
+        // The driver names its threads, and finds no device where it may not.  A rule is as old as the inode
+        // that it names, which procfs makes anew when nobody has it open: so this descriptor stays, over the
+        // restart, too.
+        if (::open("/proc/self/task", O_PATH | O_DIRECTORY) >= 0)
+            rules.allow("/proc/self/task", READ | WRITE | LIST | TRUNCATE);
         constexpr uint64_t SHARED = READ | WRITE | LIST | MAKE | REMOVE | TRUNCATE;
         rules.allow("/dev/shm", SHARED);
         const char* const named = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
