@@ -60,6 +60,9 @@ class BackfillState:
     # By device, the keys of requests that others give way to there, and what is kept for each.
     claims: dict[str, list[tuple[str, Claimed]]] = field(default_factory=dict)
     loans: int = 0  # tries of those behind to borrow what the others could not use
+    loaded: Mapping[str, AvailabilityProfile] | None = (
+        None  # devices with a reservation, already among the profiles
+    )
     reserved: str = ""  # why the first of those without a promise waits, where a reservation is the reason
 
     def room(
@@ -125,8 +128,9 @@ class BackfillState:
 
     def load(self) -> None:
         """Take the devices with a reservation in among the profiles."""
-        if self.placements:
-            for device_id, profile in self.placements.profiles().items():
+        if self.placements and self.loaded is not (found := self.placements.profiles()):
+            self.loaded = found
+            for device_id, profile in found.items():
                 self.profiles.setdefault(device_id, profile)
 
     def seen(

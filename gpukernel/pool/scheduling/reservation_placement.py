@@ -59,6 +59,8 @@ class ReservationPlacements:
         }
         self._on: dict[str, ReservedDevice] = {}
         self._profiles: dict[str, AvailabilityProfile] | None = None
+        # By course: the devices with a placement, and when the first window there begins.
+        self._of: dict[str, dict[str, float]] | None = None
 
     # --- what a decision asks ---
 
@@ -76,11 +78,15 @@ class ReservationPlacements:
 
     def open_for(self, course: str, until: float) -> list[str]:
         """Return the devices with a placement of a course whose window is open or opens until a time."""
-        return [
-            device_id
-            for device_id, reserved in self._on.items()
-            if any(d.course == course and d.windows and d.windows[0][0] <= until for d in reserved.demands)
-        ]
+        if self._of is None:
+            self._of = {}
+            for device_id, reserved in self._on.items():
+                for demand in reserved.demands:
+                    if demand.windows:
+                        begins = self._of.setdefault(demand.course, {})
+                        begin = demand.windows[0][0]
+                        begins[device_id] = min(begin, begins.get(device_id, begin))
+        return [device_id for device_id, begin in self._of.get(course, {}).items() if begin <= until]
 
     def profiles(self) -> dict[str, AvailabilityProfile]:
         """Return the devices with a placement and the ends of the leases there; read when first asked for."""
@@ -91,7 +97,7 @@ class ReservationPlacements:
     def granted(self, course: str, device_id: str, size: int, until: float) -> None:
         """Count a new lease of the course on a device."""
         if (reserved := self._on.get(device_id)) and any(d.course == course for d in reserved.demands):
-            reserved.held.setdefault(course, []).append((until, size))
+            reserved.hold(course, until, size)
 
     def reason(self, device_ids: Iterable[str], besides: str, until: float) -> str:
         """Return who has reserved devices, for somebody who would hold slices there until a time: whose window is open, or the next."""
@@ -153,7 +159,8 @@ class ReservationPlacements:
         ahead = self._windows[reservation.id]
         for device_id, size in sizes.items():
             demand = Demand(reservation, size, ahead, math.inf if span is None else span)
-            self._on.setdefault(device_id, ReservedDevice()).demands.append(demand)
+            self._on.setdefault(device_id, ReservedDevice()).demand(demand)
+        self._of = None
 
     def _place(
         self,
@@ -162,7 +169,7 @@ class ReservationPlacements:
         before: Mapping[str, tuple[Device, int, float]],
     ) -> None:
         for reserved in self._on.values():
-            reserved.demands = [d for d in reserved.demands if d.reservation.id != reservation.id]
+            reserved.drop(reservation.id)
         candidates = {d.id: d for d, _, _ in before.values() if d.available}
         for kind in kinds:
             if reservation.model.lower() in kind.name.lower():
@@ -242,11 +249,11 @@ class ReservationPlacements:
             {course} if course else set()
         )
         for reserved in on.values():
-            reserved.held = {}
+            reserved.forget_held()
         wanted = {"devices": list(device_ids), "courses": sorted(courses), "since": self._now - STOPS}
         for row in self._db.execute(_HELD, wanted):
             until = math.inf if row.ends is None else max(row.ends + self.ahead, self._now + 1)
-            on[row.device_id].held.setdefault(row.course, []).append((until, row.size))
+            on[row.device_id].hold(row.course, until, row.size)
         return profiles
 
 

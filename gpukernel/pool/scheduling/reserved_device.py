@@ -71,18 +71,43 @@ class ReservedDevice:
 
     demands: list[Demand] = field(default_factory=list)
     held: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    # Asked for by every request that looks at the device, and the same until one of the courses here gets something.
+    _claims: dict[tuple[float, str, bool], list[Claimed]] = field(default_factory=dict, repr=False)
 
     def claims(self, now: float, besides: str, *, lasting: bool = False) -> list[Claimed]:
-        """Return what all courses but one may still claim."""
-        by: dict[str, list[Claimed]] = {}
-        for demand in self.demands:
-            if demand.course != besides:
-                by.setdefault(demand.course, []).extend(demand.claims(now, lasting=lasting))
-        return [
-            left
-            for course, claims in by.items()
-            for left in outstanding(claims, self.held.get(course, ()), now)
-        ]
+        """Return what all courses but one may still claim; the list is not the caller's to change."""
+        besides = besides if any(demand.course == besides for demand in self.demands) else ""
+        known = self._claims.get((now, besides, lasting))
+        if known is None:
+            by: dict[str, list[Claimed]] = {}
+            for demand in self.demands:
+                if demand.course != besides:
+                    by.setdefault(demand.course, []).extend(demand.claims(now, lasting=lasting))
+            known = self._claims[now, besides, lasting] = [
+                left
+                for course, claims in by.items()
+                for left in outstanding(claims, self.held.get(course, ()), now)
+            ]
+        return known
+
+    def hold(self, course: str, until: float, size: int) -> None:
+        """Count what a course holds here until some time."""
+        self.held.setdefault(course, []).append((until, size))
+        self._claims = {}
+
+    def demand(self, one: Demand) -> None:
+        """Add what a reservation wants here."""
+        self.demands.append(one)
+        self._claims = {}
+
+    def drop(self, reservation_id: str) -> None:
+        """Forget what a reservation wants here."""
+        self.demands = [d for d in self.demands if d.reservation.id != reservation_id]
+        self._claims = {}
+
+    def forget_held(self) -> None:
+        """Forget what courses hold here, before it is read anew."""
+        self.held, self._claims = {}, {}
 
     def own(self, course: str, at: float) -> int:
         """Return the bytes that are reserved for the course at a time and that it does not hold."""
