@@ -66,6 +66,7 @@ class Assembler {
     void load_sized(Gpr to, Memory from, int bytes, bool is_signed, bool wide);
     void immediate(Gpr to, uint64_t value);
     void prefetch(Memory m, bool stores) {  // a line of 64 bytes, wherever that is
+        if (m.base >> 3) byte(0x41);
         byte(0x0f), byte(stores ? 0x0d : 0x18);
         operand(1, m, 1);
     }

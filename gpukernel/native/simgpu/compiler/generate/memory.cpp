@@ -45,7 +45,7 @@ void Generator::call(const Slow* slow) {
         a_.multiply(rcx, rcx, static_cast<int32_t>(a.bytes), true);
         a_.alu(Assembler::add, rcx, rbx, true);
         a_.load(rax, Memory{rcx, static_cast<int32_t>(a.operand)}, a.bytes == 8);
-        a_.store(scalar(a.operand, 8), rax, a.bytes == 8);
+        a_.store(home(a.operand), rax, a.bytes == 8);
     }
     for (const Access& a : s_->writes)
         if (!is_line(a.operand)) insert(vectors, flow_.value(a.operand));
@@ -66,6 +66,7 @@ int Generator::new_site(int64_t span) {
 // wants `span` bytes.
 std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site, int64_t span) {
     auto slow = std::make_shared<Slow>();
+    slow->kept = kept_;
     if (!at_a_site) return slow;
     slow->site = new_site(span);
     const int all = together_of_[at_];
@@ -78,9 +79,9 @@ std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site, int64_t spa
 Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow) {
     auto label = std::make_shared<Label>();
     // The state of the generator, as it is now, is wanted again when the cold code is written.
-    cold_.push_back([this, label, slow, write = std::move(write), block = block_, at = at_, before = before_,
-                     behind = behind_, changed = changed_] {
-        block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
+    cold_.push_back([this, label, slow, write = std::move(write), kept = kept_, block = block_, at = at_,
+                     before = before_, behind = behind_, changed = changed_] {
+        kept_ = kept, block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(*label);
@@ -97,7 +98,8 @@ void Generator::slow_path(std::shared_ptr<Slow> slow) {
     if (slow->never) return;
     cold_.push_back([this, slow, kept = kept_, broadcasts = broadcasts_, block = block_, at = at_,
                      before = before_, behind = behind_, changed = changed_] {
-        block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
+        kept_ = slow->kept, block_ = block, at_ = at;
+        before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(slow->begin);
@@ -147,7 +149,7 @@ void Generator::parameter() {
     const auto at = static_cast<int32_t>(parameter_at(function_, *op_, *s_));
     a_.load(rax, field(offsetof(Context, params)), true);
     a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
-    store_line(s_->writes[0]);
+    put_line(s_->writes[0], rax);
     ++image_.native;
 }
 
@@ -188,60 +190,67 @@ void Generator::in_site(int site, Label& elsewhere) {
     a_.alu(Assembler::compare, rdx, site_field(site, offsetof(Site, places)), true);
     a_.jump(above_equal, elsewhere);
 }
-// From the address in rax on, `span` bytes are in a room of so many.
-void Generator::in_room(bool narrow, Memory room, int64_t span, Label& elsewhere) {
+// From an address on, `span` bytes are in a room of so many.
+void Generator::in_room(Gpr from, bool narrow, Memory room, int64_t span, Label& elsewhere) {
     if (narrow) {  // of 32 bits: no sum is beyond 64
-        a_.place(rdx, Memory{rax, static_cast<int32_t>(span)});
+        a_.place(rdx, Memory{from, static_cast<int32_t>(span)});
         a_.alu(Assembler::compare, rdx, room, true);
     } else {
         a_.load(rdx, room, true);
         a_.alu(Assembler::subtract, rdx, static_cast<int32_t>(span), true);
         a_.jump(below, elsewhere);
-        a_.alu(Assembler::compare, rax, rdx, true);
+        a_.alu(Assembler::compare, from, rdx, true);
     }
     a_.jump(above, elsewhere);
 }
 
-// The first lane's address, of which `span` bytes are wanted: as a pointer of the host's, what is returned
-// from rax on.
-int32_t Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
+// The first lane's address, of which `span` bytes are wanted: the place in the host's memory.
+Memory Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
     const Access address = s_->reads[0];
-    const bool narrow = address.bytes == 4;
-    if (address.operand != held_) load_scalar(rax, address.operand, !narrow);
-    if (const Together* all = together()) {
+    const bool narrow = address.bytes == 4, global = m.where == MemoryOp::global;
+    const auto imm = static_cast<int32_t>(op_->imm);
+    const Together* all = together();
+    // Where nothing is added to it, it may stay in its register.
+    const bool stays =
+        kept(address.operand) >= 0 && (all || !imm) && !(s_->key.starts_with("ld.generic.") && line_result());
+    const Gpr from = stays ? static_cast<Gpr>(kept(address.operand)) : rax;
+    if (!stays && address.operand != held_) load_scalar(rax, address.operand, !narrow);
+    const auto of_block = [&](size_t base, int32_t at) {
+        if (from != rax) a_.move(rax, from, true);
+        a_.alu(Assembler::add, rax, warp_field(base), true);
+        return Memory{rax, at};
+    };
+    if (all) {
         slow.never = true;
-        const bool global = m.where == MemoryOp::global;
         if (all->first == at_) {
             Label& apart = each_apart();
             if (all->align > 1) {
-                a_.test(rax, static_cast<int32_t>(all->align - 1));
+                a_.test(from, static_cast<int32_t>(all->align - 1));
                 a_.jump(not_equal, apart);
             }
             if (global) {
-                a_.place(rdx, Memory{rax, static_cast<int32_t>(all->from)});
+                a_.place(rdx, Memory{from, static_cast<int32_t>(all->from)});
                 in_site(all->site, apart);
             } else {
-                in_room(narrow, warp_field(offsetof(Warp, shared_bytes)), all->to, apart);
+                in_room(from, narrow, warp_field(offsetof(Warp, shared_bytes)), all->to, apart);
             }
         }
-        if (!global) a_.alu(Assembler::add, rax, warp_field(offsetof(Warp, shared)), true);
-        return static_cast<int32_t>(op_->imm);
+        return global ? Memory{from, imm} : of_block(offsetof(Warp, shared), imm);
     }
-    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
+    if (imm) a_.alu(Assembler::add, rax, imm, !narrow);
     if (m.whole() > 1) {
-        a_.test(rax, static_cast<int32_t>(m.whole() - 1));
+        a_.test(from, static_cast<int32_t>(m.whole() - 1));
         a_.jump(not_equal, slow.begin);
     }
-    if (m.where == MemoryOp::global) {
-        a_.move(rdx, rax);
+    if (global) {
+        a_.move(rdx, from);
         in_site(slow.site, slow.begin);
-        return 0;
+        return Memory{from};
     }
     const bool shared = m.where == MemoryOp::shared;
-    in_room(narrow, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)), span,
-            slow.begin);
-    a_.alu(Assembler::add, rax, warp_field(shared ? offsetof(Warp, shared) : offsetof(Warp, params)), true);
-    return 0;
+    in_room(from, narrow, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)),
+            span, slow.begin);
+    return of_block(shared ? offsetof(Warp, shared) : offsetof(Warp, params), 0);
 }
 
 void Generator::line_access(const MemoryOp& m) {
@@ -251,30 +260,34 @@ void Generator::line_access(const MemoryOp& m) {
     const bool one = by == 0;
     const auto slow = slow_for(m.where == MemoryOp::global, span);
     if (!one && (m.loads ? merges(data.operand) : guarded)) need_masks();
-    const int32_t at = line_address(m, span, *slow);
-    // What comes behind a row is most likely what the next warp or block wants.
+    const Memory from = line_address(m, span, *slow);
+    const auto at = [from](int32_t behind, int bytes) {
+        return Memory{from.base, from.displacement + behind, -1, static_cast<uint8_t>(bytes)};
+    };
+    // What comes behind a row is most likely what the next warp or block wants.  Rows that are stored have
+    // been measured to be no faster for it.
     constexpr int32_t kLine = 64;
-    if (m.where == MemoryOp::global && !one && (!together() || together()->first == at_))
+    if (m.where == MemoryOp::global && m.loads && !one && (!together() || together()->first == at_))
         for (auto behind = static_cast<int32_t>(span); behind < 2 * span; behind += kLine)
-            a_.prefetch(Memory{rax, at + behind}, !m.loads);
+            a_.prefetch(at(behind, 64), false);
     if (one && m.loads) {
-        a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
+        const Gpr here = is_line(data.operand) ? register_for(data.operand, kNoGuard) : rax;
+        a_.load_sized(here, from, m.memory, m.is_signed, m.reg == 8);
         if (is_line(data.operand)) {
-            a_.store(scalar(data.operand, 8), rax, m.reg == 8);
-            keep(data.operand);
+            put(data.operand, here);
         } else {
             a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
             for (int unit = 0; unit < units(data.bytes); ++unit) finish(data, unit, 5);
         }
     } else if (one) {
         load_scalar(rcx, data.operand, m.reg == 8);
-        a_.store_narrow(Memory{rax, at}, rcx, m.memory);
+        a_.store_narrow(from, rcx, m.memory);
     } else if (m.loads) {
         MemoryOp row = m;
         row.memory = static_cast<uint8_t>(by);
         for (int unit = 0; unit < units(data.bytes); ++unit) {
             const int to = target(data, unit), bytes = 64 * row.memory / m.reg;
-            a_.vector(load_of(row), to, 0, Memory{rax, at + bytes * unit, -1, static_cast<uint8_t>(bytes)});
+            a_.vector(load_of(row), to, 0, at(bytes * unit, bytes));
             if (by != m.memory) {
                 const Encoding part{k66, 1, static_cast<uint8_t>(m.reg == 8), kAnd.opcode};
                 a_.vector(part, to, to, every((1ull << 8 * m.memory) - 1, m.reg));
@@ -284,8 +297,7 @@ void Generator::line_access(const MemoryOp& m) {
     } else {
         const auto store = [this, m, data, at](bool masked) {
             for (int unit = 0, bytes = 64 * m.memory / m.reg; unit < units(data.bytes); ++unit)
-                a_.vector(store_of(m), in_register(data, unit, 1), 0,
-                          Memory{rax, at + bytes * unit, -1, static_cast<uint8_t>(bytes)},
+                a_.vector(store_of(m), in_register(data, unit, 1), 0, at(bytes * unit, bytes),
                           masked ? mask_of(data, unit) : 0);
         };
         if (!guarded) {
