@@ -93,6 +93,7 @@ class Assembler {
     void negate(Gpr r);
     void test(Gpr a, Gpr b, bool wide);
     void test(Gpr a, int32_t bits);
+    void test(Memory a, int32_t bits);         // 32 bits
     void lowest_bit(Gpr to, Gpr from);         // the number of the lowest bit that is set (tzcnt)
     void leading_zeros(Gpr to, Gpr from);      // lzcnt
     void drop_lowest_bit(Gpr r);               // of rax to rdi (blsr)

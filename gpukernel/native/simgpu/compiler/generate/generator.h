@@ -211,9 +211,9 @@ class Generator {
     bool sums_alike(const MemoryOp& m) const;
     struct Slow {  // the way by the handler
         Label begin, back;
-        int site = -1;       // of global memory
-        bool never = false;  // another access has checked for it
-        Kept kept;           // where the operation begins
+        int site = -1;           // of global memory
+        bool never = false;      // another access has checked for it
+        Kept kept, kept_behind;  // where the operation begins, and where it has ended
     };
     void call(const Slow* slow = nullptr);
     int new_site(int64_t span);
@@ -229,7 +229,8 @@ class Generator {
     void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Label& otherwise);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
-    void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
+    void load_far(Access address, Access data, int32_t imm);
+    void side_by_side(int index, bool wide, int32_t imm, int to, int site, Label& done);
     Memory line_address(const MemoryOp& m, int64_t span, Slow& slow);
     const Together* together() const;
 
@@ -261,7 +262,19 @@ class Generator {
     void recognise_place(int place, Label& elsewhere, Label& otherwise);
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
-    void load_near(int place, int unit, int32_t imm, int to);
+    void load_near(int place, int unit, Gpr first, Gpr last, int32_t imm, int to);
+    // Its pointers, in general registers as if they were operands.
+    static constexpr uint32_t kFirstPointer = 0xfffff000;
+    static bool is_pointer(uint32_t operand) {
+        return operand >= kFirstPointer && operand < kFirstPointer + 8 * kPlaceStates;
+    }
+    static uint32_t pointer_operand(int place, int n) {
+        return kFirstPointer + 2 * static_cast<uint32_t>(4 * place + n);
+    }
+    Gpr pointer(int place, int n, Gpr otherwise);
+    void drop_pointer(int place, int n);
+    void load_pointer(Gpr to, uint32_t operand);
+    void load_pointers(const Kept& kept);
     void known_half(const MemoryOp& m, int place, int unit);
 
     // together.cpp

@@ -54,7 +54,7 @@ void Generator::write_back(uint32_t operand) {
 }
 void Generator::write_back(const Set& alive) {
     for (Keeping& k : kept_)
-        if (k.operand != kNoGuard && contains(alive, flow_.value(k.operand))) write_back(k);
+        if (k.changed && contains(alive, flow_.value(k.operand))) write_back(k);
 }
 bool Generator::must_write_back(const Set& alive) const {
     return std::any_of(kept_.begin(), kept_.end(), [&](const Keeping& k) {
@@ -87,7 +87,7 @@ Gpr Generator::register_for(uint32_t operand, uint32_t first) {
                                               [v](const Access& a) { return a.operand == v; });
     };
     const auto ends = [this, operand](uint32_t v) {
-        return v == operand || !contains(behind_, flow_.value(v));
+        return v == operand || is_pointer(v) || !contains(behind_, flow_.value(v));
     };
     if (const Keeping* k = keeping(first); k && ends(first)) {
         const auto same = [first](const Access& a) { return a.operand == first; };
@@ -121,7 +121,9 @@ void Generator::put(uint32_t operand, Gpr from) {
 // What code that seldom runs has overwritten.
 void Generator::keep_again(const Kept& kept) {
     for (size_t n = 0; n < kept.size(); ++n)
-        if (const uint32_t operand = kept[n].operand; operand != kNoGuard)
+        if (const uint32_t operand = kept[n].operand; is_pointer(operand))
+            load_pointer(kKeeping[n], operand);
+        else if (operand != kNoGuard)
             a_.load(kKeeping[n], home(operand), value(operand).bytes == 8);
 }
 

@@ -96,8 +96,9 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
     if (slow->never) return;
-    cold_.push_back([this, slow, kept = kept_, broadcasts = broadcasts_, block = block_, at = at_,
-                     before = before_, behind = behind_, changed = changed_] {
+    slow->kept_behind = kept_;
+    cold_.push_back([this, slow, broadcasts = broadcasts_, block = block_, at = at_, before = before_,
+                     behind = behind_, changed = changed_] {
         kept_ = slow->kept, block_ = block, at_ = at;
         before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
@@ -113,7 +114,7 @@ void Generator::slow_path(std::shared_ptr<Slow> slow) {
         call(slow.get());
         masks_ = Masks::unknown;
         need_masks();  // as the code that it goes back to may have them
-        keep_again(kept);
+        keep_again(slow->kept_behind);
         load_again(broadcasts);
         a_.jump(slow->back);
     });
@@ -313,7 +314,7 @@ void Generator::line_access(const MemoryOp& m) {
 
 // The lanes of a tile's row often stand side by side, or at one place, where a gather would take ten times as
 // long: then they are loaded into `to` here.  `index`: sixteen addresses of 32 bits, or eight of 64.
-void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& done) {
+void Generator::side_by_side(int index, bool wide, int32_t imm, int to, int site, Label& done) {
     Label gather, row;
     a_.alu(Assembler::compare, r12, -1, false);
     a_.jump(not_equal, gather);
@@ -332,9 +333,11 @@ void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& d
     a_.mask_to(rdx, 6);
     a_.test(rdx, rdx, false);
     a_.jump(not_equal, gather);
+    if (site >= 0) a_.store(site_field(site, offsetof(Site, row)), Site::kNoRow, true);
     a_.vector(kBroadcast, to, 0, Memory{rcx, imm, -1, 4});
     a_.jump(done);
     a_.bind(row);
+    if (site >= 0) a_.store(site_field(site, offsetof(Site, row)), Site::kNoRow, true);
     a_.vector(kLoad, to, 0, Memory{rcx, imm, -1, static_cast<uint8_t>(wide ? 32 : 64)}, 0, wide);
     a_.jump(done);
     a_.bind(gather);
@@ -381,6 +384,76 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
     a_.jump(not_equal, otherwise);
 }
 
+// Elements of four bytes at addresses of 64 bits, of which rax has the base.  Of several accesses through one
+// address the first finds out how the lanes lie.
+void Generator::load_far(Access address, Access data, int32_t imm) {
+    const Together* all = together();
+    const bool first = !all || all->first == at_;
+    const int site = all ? all->site : -1;
+    Label apart, scattered, done;
+    const auto by = [&](Gpr from) {
+        for (int unit = 0; unit < 2; ++unit) {
+            const int to = target(data, unit);
+            a_.vector(kLoad, to, 0, Memory{from, imm + 64 * unit});
+            finish(data, unit, to);
+        }
+        a_.jump(done);
+    };
+    const auto eights = [&](bool look, bool tells) {
+        constexpr int masks[] = {1, 3, 2, 4};
+        for (int unit = 0; unit < 4; ++unit) {
+            const int index = in_register(address, unit, 1), to = 2 + unit % 2;
+            Label whole;
+            a_.mask(Assembler::mask_and, 5, masks[unit], masks[unit]);
+            if (look) side_by_side(index, true, imm, to, tells ? site : -1, whole);
+            a_.vector(kGatherFar, to, 0, Memory{rax, imm, index, 4}, 5);
+            a_.bind(whole);
+            if (unit % 2 == 0) continue;
+            a_.vector(kInsertHalf, 0, 2, 3);
+            a_.byte(1);
+            finish(data, unit / 2, 0);
+        }
+    };
+    if (first) {
+        a_.alu(Assembler::compare, r12, -1, false);
+        a_.jump(not_equal, apart);
+        const Memory at = field(offsetof(Context, first), 8);
+        for (int unit = 0; unit < 4; ++unit) {
+            const int index = in_register(address, unit, 1);
+            if (unit == 0) {
+                a_.vector(kStoreFirstWide, index, 0, at);
+                a_.vector(kBroadcastWide, 4, 0, index);
+            }
+            a_.vector(kSubtractWide, 5, index, 4);
+            a_.vector(kCompareUnsignedWide, unit ? 6 : 5, 5, lanes_of(4, 8, unit));
+            a_.byte(4);  // not equal
+            if (unit) a_.mask(Assembler::mask_or, 5, 5, 6);
+        }
+        a_.load(rcx, at, true);
+        a_.alu(Assembler::add, rcx, rax, true);
+        a_.mask_to(rdx, 5);
+        a_.test(rdx, rdx, false);
+        a_.jump(not_equal, apart);
+        if (all) a_.store(site_field(site, offsetof(Site, row)), rcx, true);
+        by(rcx);
+        a_.bind(apart);
+        if (all) a_.store(site_field(site, offsetof(Site, row)), Site::kAllApart, true);
+        eights(true, all != nullptr);
+    } else {
+        a_.load(rcx, site_field(site, offsetof(Site, row)), true);
+        a_.alu(Assembler::compare, rcx, Site::kAllApart, true);
+        a_.jump(equal, scattered);
+        a_.jump(below, apart);
+        by(rcx);
+        a_.bind(apart);
+        eights(true, false);
+        a_.jump(done);
+        a_.bind(scattered);
+        eights(false, false);
+    }
+    a_.bind(done);
+}
+
 void Generator::scattered_access(const MemoryOp& m) {
     const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
     const auto slow = slow_for(m.where == MemoryOp::global, m.memory);
@@ -413,7 +486,7 @@ void Generator::scattered_access(const MemoryOp& m) {
             running(mask_of(address, unit));
             if (m.loads) {
                 Label whole;
-                if (op_->guard == kNoGuard) side_by_side(index, false, imm, 0, whole);
+                if (op_->guard == kNoGuard) side_by_side(index, false, imm, 0, -1, whole);
                 a_.vector(kGather, 0, 0, at(index), 5);
                 a_.bind(whole);
                 finish(data, unit, 0);
@@ -421,6 +494,8 @@ void Generator::scattered_access(const MemoryOp& m) {
                 a_.vector(kScatter, in_register(data, unit, 2), 0, at(index), 5);
             }
         }
+    } else if (m.loads && !wide && op_->guard == kNoGuard) {
+        load_far(address, data, imm);
     } else {  // eight: whose addresses or whose elements have 64 bits
         constexpr int masks[] = {1, 3, 2, 4};
         for (int unit = 0; unit < 4; ++unit) {
@@ -430,10 +505,7 @@ void Generator::scattered_access(const MemoryOp& m) {
                 a_.vector(narrow ? kGatherWide : kGatherFarWide, 0, 0, at(index), 5);
                 finish(data, unit, 0);
             } else if (m.loads) {
-                Label whole;
-                if (op_->guard == kNoGuard) side_by_side(index, true, imm, 2 + unit % 2, whole);
                 a_.vector(kGatherFar, 2 + unit % 2, 0, at(index), 5);
-                a_.bind(whole);
                 if (unit % 2 == 0) continue;
                 a_.vector(kInsertHalf, 0, 2, 3);
                 a_.byte(1);
