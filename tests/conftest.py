@@ -23,6 +23,9 @@ from tests.real_gpu import REAL
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# No test is to find what another build has compiled, or to leave something in the home of whoever starts it.
+os.environ.setdefault("GPUKERNEL_NVRTC_CACHE", "off")
+
 T = TypeVar("T")
 PROGRAMS = Path(__file__).parent / "e2e" / "programs"
 

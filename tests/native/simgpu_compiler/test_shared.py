@@ -35,6 +35,7 @@ USES = {
     "loads beside": "for(unsigned i=0;i<5;++i) v=v*3+s[p]+s[p+1]*7+s[p+2]*5;",
     "loads before": "unsigned*q=s+p+40; for(unsigned i=0;i<5;++i) v=v*3+q[-3]+q[0]*7+q[-40]*5;",
     "stores": "for(unsigned i=0;i<5;++i){ s[p]=v+i; MEET v=v*3+s[t]; MEET }",
+    "stores that are read again": "volatile unsigned*w=s; for(unsigned i=0;i<5;++i){ w[p]=v+i; v=v*3+w[p]; w[p]=v; v+=w[p]*5; }",
     "stores of some lanes": "for(unsigned i=0;i<5;++i){ if((r>>i)&1) s[p]=v+i; MEET v=v*3+s[t]; MEET }",
     "loads of some lanes": "for(unsigned i=0;i<5;++i) if((r>>i)&1) v=v*3+s[p];",
     "one element of two": "for(unsigned i=0;i<5;++i){ if((r>>i)&1) v=v*3+s[p]; else s[p]=v; }",

@@ -59,6 +59,35 @@ def test_short_warps_of_many_blocks(tiers: Tiers, nvrtc: Any, name: str) -> None
 
 
 # Accesses through one address, of which one or the other leaves an array of 4,096 bytes when they come to it again.
+LANES = {
+    "side by side": "j",
+    "side by side in another order": "j^1",
+    "in eights": "(j&7)+(j>>3)*11",
+    "in eights with a gap": "(j&7)+(j>>3)*11+(j>17)",
+    "at one place": "5",
+    "at one place for eight": "j>>3",
+    "in part side by side, in part not": "j<16?j:j*3",
+    "as another warp does not": "(blockIdx.x+threadIdx.y/4)%3?j*5:j",
+    "anywhere": "j*37%113",
+}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+@pytest.mark.parametrize("shape", [(8, 8), (8, 5)])
+def test_however_lanes_lie_that_load_several_times(
+    tiers: Tiers, nvrtc: Any, lanes: str, shape: tuple[int, int]
+) -> None:
+    text = (
+        f"(const float*a,float*b){{int t=threadIdx.y*8+threadIdx.x,j=t+blockIdx.x;const float*p=a+({LANES[lanes]})+3;"
+        "float s=p[0]*p[1]+p[7]-p[-2];if(t%3)s+=p[0]*p[2]-p[5];b[blockIdx.x*64+t]=s+p[1]*p[3];}"
+    )
+    random = np.random.default_rng(6)
+    given, before = (random.standard_normal(size).astype(np.float32) for size in (800, 64 * 20))
+    (_, out) = tiers.same(nvrtc(KERNEL + text), "k", 20, shape, given, before)
+    assert tiers.handlers() == 0
+    assert (out != before).any()
+
+
 TOGETHER = """.version 7.0
 .target sm_70
 .address_size 64

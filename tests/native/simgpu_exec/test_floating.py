@@ -214,6 +214,7 @@ NARROWINGS = [
     *[(f"cvt.{m}.f16.f64", "f64", "f16", m) for m in MODES],
     *[(f"cvt.{m}.f32.f64", "f64", "f32", m) for m in MODES],
     *[(f"cvt.{m}.bf16.f32", "f32", "bf16", m) for m in ("rn", "rz")],
+    *[(f"cvt.{m}.ftz.bf16.f32", "f32", "bf16", m) for m in MODES],
     ("cvt.rn.bf16.f64", "f64", "bf16", "rn"),
     ("cvt.rn.bf16.f16", "f16", "bf16", "rn"),
     ("cvt.rn.f16.bf16", "bf16", "f16", "rn"),
@@ -244,7 +245,7 @@ def test_conversion_between_formats_rounds_once(device: Any, row: tuple[str, str
                 halves += [tie, tie + 1, tie - 1]
         a = np.concatenate([a, np.array(halves, np.uint64).astype(a.dtype)])
     out = element(device, f"{text} %d, %a;", a, a, a, f"u{target.bits // 8}")
-    want = [target.code(source.value(int(v)), mode) for v in a]
+    want = [target.code(source.value(int(v), ".ftz." in text), mode) for v in a]
     agrees(target, out, want, a)
 
 

@@ -33,6 +33,8 @@ STATED = re.compile(
     r"|\w\+\d"  # what a number is added to has its type checked here
     r"|%q\d"  # numbers of less than 128 bits in registers of 128
     r"|^barrier\.(\S+\.)?cta|^fma\.r[zmp]\S*bf16"
+    r"|^madc\.\S*\.sat|\.sat\S*\.sat\b|^testp\.f\d+ |^cvt\.f16\.bf16 "
+    r"|^red\.\S* _,|^set\.\S*bf16x2 .*%p|^atom\.\S*\.exch\.b32 .*, %b\d;$"  # operands that nobody reads
 )
 
 ELSEWHERE = re.compile("Unresolved extern (function|variable)|ptxas itself failed")  # what a linker says
@@ -80,11 +82,13 @@ STATED_OF_MODULES = (
     Stated(
         "us",
         r"\.(tex|surf|sampler)ref",
-        "cannot be allocated in .param|Parsing error near '}'|only allowed over basic",
+        "cannot be allocated in .param|Parsing error near '}'|only allowed over basic|must be at module or entry",
     ),
     Stated("us", r", \(far\)", "has illegal state space"),
     Stated("us", r"call \(_\), f#, \(%r1\+1\)|generic\(far\+4\)", r"Parsing error near '\+'"),
-    Stated("us", r"= (generic\(|\{-|\{0d)", "Initial value type mismatch"),
+    Stated("us", r"= (generic\(|\{-|\{0d|\{\{far)", "Initial value type mismatch"),
+    Stated("us", r"\.func \(\.param .*, \.reg ", "Multiple return parameters require .register"),
+    Stated("us", r"\.reg \.pred x", "passing predicate, 8-bit and 16-bit parameters"),
     Stated("us", r"^\.extern \.param ", "may not be declared at module scope"),
     Stated("us", r"\bcall \(", "(Type|Alignment) of argument does not match formal parameter"),
     Stated("us", r"ADD\.", "Not a name of any known instruction: 'ADD'"),

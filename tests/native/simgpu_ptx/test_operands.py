@@ -123,6 +123,8 @@ NOT_UNDERSTOOD = {
     "wrong result": "add.u32 %f1, %r2, %r3;",
     "constant of another kind": "add.u32 %r1, %r2, 1.0;",
     "integer for a float": "add.f32 %f1, %f2, 1;",
+    "integer for two halves": ".reg .b32 %x; add.f16x2 %x, %x, 1;",
+    "integer for two halves that are compared": ".reg .b32 %x; setp.ge.bf16x2 %p1|%p2, -1, %x;",
     "negated register": "add.s32 %r1, %r2, -%r3;",
     "complement of a register": "add.u32 %r1, %r2, !%r3;",
     "part of a register": "add.u32 %r1, %r2.b0, %r3;",
@@ -173,7 +175,7 @@ def test_a_modifier_may_stand_in_any_order(run: Any) -> None:
     """As ptxas takes it."""
     assert (
         run(
-            "mov.f32 %f1, 1.0; add.sat.f32.rn %f1, %f1, 0.5; cvt.u32.rzi.f32 %r0, %f1; atom.add.global.u32 %r1, [g], 1;",
+            "mov.f32 %f1, 1.0; add.sat.f32.rn %f1, %f1, 0.5; cvt.u32.rzi.f32 %r0, %f1; prmt.rc8.b32 %r0, %r0, 2, 0; and.b32 %r0, %r0, 255; atom.add.global.u32 %r1, [g], 1;",
             ".global .u32 g;",
         )
         == [1] * 4

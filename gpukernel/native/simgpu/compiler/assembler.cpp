@@ -139,6 +139,10 @@ void Assembler::test(Gpr a, int32_t bits) {
     rm(false, 0xf7, 0, a);
     word(static_cast<uint32_t>(bits));
 }
+void Assembler::test(Memory a, int32_t bits) {
+    rm(false, 0xf7, 0, a);
+    word(static_cast<uint32_t>(bits));
+}
 void Assembler::lowest_bit(Gpr to, Gpr from) {
     byte(0xf3);
     if (to >> 3 || from >> 3) byte(static_cast<uint8_t>(0x40 | (to >> 3) << 2 | from >> 3));

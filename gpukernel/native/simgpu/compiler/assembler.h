@@ -66,6 +66,7 @@ class Assembler {
     void load_sized(Gpr to, Memory from, int bytes, bool is_signed, bool wide);
     void immediate(Gpr to, uint64_t value);
     void prefetch(Memory m, bool stores) {  // a line of 64 bytes, wherever that is
+        if (m.base >> 3) byte(0x41);
         byte(0x0f), byte(stores ? 0x0d : 0x18);
         operand(1, m, 1);
     }
@@ -92,6 +93,7 @@ class Assembler {
     void negate(Gpr r);
     void test(Gpr a, Gpr b, bool wide);
     void test(Gpr a, int32_t bits);
+    void test(Memory a, int32_t bits);         // 32 bits
     void lowest_bit(Gpr to, Gpr from);         // the number of the lowest bit that is set (tzcnt)
     void leading_zeros(Gpr to, Gpr from);      // lzcnt
     void drop_lowest_bit(Gpr r);               // of rax to rdi (blsr)

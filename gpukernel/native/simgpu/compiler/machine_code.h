@@ -39,6 +39,8 @@ struct alignas(64) Context {
 
 struct Site {                // an allocation that an access of global memory has found
     uint64_t begin, places;  // and how many addresses there are of which all that it wants lies there
+    uint64_t row = kNoRow;   // where the first of several accesses has found a warp's lanes side by side
+    static constexpr uint64_t kNoRow = 0, kAllApart = 1;  // instead; the latter: not even eight of them
 };
 
 struct Wanted {     // by a site
@@ -48,7 +50,7 @@ struct Wanted {     // by a site
 
 // Of addresses in shared memory: how many are looked after, and bytes of what is known of each.
 constexpr uint32_t kPlaceStates = 32, kPlaceBytes = 9 * 64;
-constexpr int32_t kPlaceIsKnown = 1;  // bit of a state: of the address as it is now
+constexpr int32_t kPlaceIsUnknown = 1;  // bit of a state: nothing is known of the address as it is now
 
 struct Layout {
     uint32_t waiting = 0, sites = 0, literals = 0, settled = 0, bytes = 0;

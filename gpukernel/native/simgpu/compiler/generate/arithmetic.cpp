@@ -1,4 +1,5 @@
 // Operations that touch no memory: on lines with general registers, else with vectors.
+#include <bit>
 #include <cstddef>
 #include <utility>
 
@@ -15,7 +16,10 @@ constexpr uint8_t kProductOfIntegers = 0x40;  // vpmulld, vpmullq
 void Generator::operation() {
     const std::string& key = s_->key;
     held_ = std::exchange(holds_, kNoGuard);
-    for (const Access& write : s_->writes) drop(write.operand);
+    const bool by_line = line_result() && line_op(key) != LineOp::none &&
+                         (line_op(key) != LineOp::shift_left || s_->reads[1].operand & 1);
+    if (!by_line)
+        for (const Access& write : s_->writes) drop(write.operand);
     load_operands();
     if (op_->guard != kNoGuard) masks_ = Masks::unknown;
     if (key == "mode") {
@@ -37,8 +41,7 @@ void Generator::operation() {
         running_lanes(rax);
         same_for_all(s_->writes[0], rax);
         ++image_.native;
-    } else if (line_result() && line_op(key) != LineOp::none &&
-               (line_op(key) != LineOp::shift_left || s_->reads[1].operand & 1)) {
+    } else if (by_line) {
         line_operation();
         ++image_.native;
     } else if (const VectorOp* vector = vector_op(key)) {
@@ -77,20 +80,21 @@ void Generator::special() {
         return;
     }
     if (line_result() || op_->imm > kTidZ) {
+        const Gpr here = line_result() ? register_for(to.operand, kNoGuard) : rax;
         if (op_->imm > kTidZ && op_->imm <= kNctaidZ)
-            a_.load(rax, field(offsetof(Context, special) + 4 * static_cast<size_t>(op_->imm)), false);
+            a_.load(here, field(offsetof(Context, special) + 4 * static_cast<size_t>(op_->imm)), false);
         else if (op_->imm <= kTidZ)
-            a_.load(rax,
+            a_.load(here,
                     warp_field(offsetof(Warp, tid) + sizeof(Warp::tid[0]) * static_cast<size_t>(op_->imm), 4),
                     false);
         else if (op_->imm == kDynamicBase)
-            a_.load(rax, field(offsetof(Context, dynamic_base)), false);
+            a_.load(here, field(offsetof(Context, dynamic_base)), false);
         else if (op_->imm == kWarpId)
-            a_.load(rax, warp_field(offsetof(Warp, index), 4), false);
+            a_.load(here, warp_field(offsetof(Warp, index), 4), false);
         else  // the first lane's number, or nothing
-            a_.alu(Assembler::bit_xor, rax, rax, false);
-        if (line_result()) return store_line(to);
-        a_.vector(to.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
+            a_.alu(Assembler::bit_xor, here, here, false);
+        if (line_result()) return put_line(to, here);
+        a_.vector(to.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(here));
         for (int unit = 0; unit < units(to.bytes); ++unit) finish(to, unit, 5);
         return;
     }
@@ -107,65 +111,87 @@ void Generator::special() {
 }
 
 // A line may leave its 32 bits between its first and its last lane: then the interpreter goes on.
+void Generator::widened_reach(Access a, Gpr from) {
+    const int64_t reach = step(a.operand) * (kLanes - 1);
+    if (!reach) return;
+    a_.move(rdx, from, false);
+    if (reach > 0)
+        a_.alu(Assembler::add, rdx, static_cast<int32_t>(reach), false);
+    else
+        a_.alu(Assembler::subtract, rdx, static_cast<int32_t>(-reach), false);
+    a_.jump(widens_signed(s_->key) ? overflow : below, hand_over_label());
+}
+
+// to *= a constant.
+void Generator::multiply_by(Gpr to, uint64_t with, bool wide) {
+    if (std::has_single_bit(with))
+        return a_.shift_left(to, static_cast<uint8_t>(std::countr_zero(with)), wide);
+    if (const auto brief = static_cast<int32_t>(with); !wide || static_cast<uint64_t>(int64_t{brief}) == with)
+        return a_.multiply(to, to, brief, wide);
+    a_.immediate(rcx, with);
+    a_.multiply(to, rcx);
+}
+
 void Generator::line_operation() {
     const std::string& key = s_->key;
     const bool wide = s_->writes[0].bytes == 8, extends = widens(key);
-    auto load = [&](Gpr to, size_t n) {
-        const Access a = s_->reads[n];
-        const bool is_wide = a.bytes == 8;
-        if (to != rax || a.operand != held_) load_scalar(to, a.operand, is_wide);
-        if (!extends || is_wide) return;
-        if (const int64_t reach = step(a.operand) * (kLanes - 1)) {
-            a_.move(rdx, to, false);
-            if (reach > 0)
-                a_.alu(Assembler::add, rdx, static_cast<int32_t>(reach), false);
-            else
-                a_.alu(Assembler::subtract, rdx, static_cast<int32_t>(-reach), false);
-            a_.jump(widens_signed(key) ? overflow : below, hand_over_label());
-        }
-        if (widens_signed(key)) a_.sign_extend(to, to);
-    };
     // Of a sum, the operand that is there already is the first.
     const size_t first = line_op(key) == LineOp::add && s_->reads[1].operand == held_;
-    load(rax, first);
+    const Gpr to = register_for(s_->writes[0].operand, s_->reads[first].operand);
+    const auto load = [&](Gpr here, size_t n) {
+        const Access a = s_->reads[n];
+        const bool is_wide = a.bytes == 8;
+        if (a.operand != held_)
+            load_scalar(here, a.operand, is_wide);
+        else if (here != rax)
+            a_.move(here, rax, is_wide);
+        if (!extends || is_wide) return;
+        widened_reach(a, here);
+        if (widens_signed(key)) a_.sign_extend(here, here);
+    };
+    load(to, first);
     switch (line_op(key)) {
         case LineOp::add:
-            alu_scalar(Assembler::add, rax, s_->reads[1 - first].operand, wide);
+            alu_scalar(Assembler::add, to, s_->reads[1 - first].operand, wide);
             break;
         case LineOp::subtract:
-            alu_scalar(Assembler::subtract, rax, s_->reads[1].operand, wide);
+            alu_scalar(Assembler::subtract, to, s_->reads[1].operand, wide);
             break;
         case LineOp::multiply:
-        case LineOp::multiply_add:
-            if (extends) {
+        case LineOp::multiply_add: {
+            const Access by = s_->reads[1];
+            if (by.operand & 1) {
+                const uint64_t with = constant(by.operand, by.bytes);
+                const bool negative = extends && widens_signed(key) && static_cast<int32_t>(with) < 0;
+                multiply_by(to, negative ? with | ~0ull << 32 : with, wide);
+            } else if (extends) {
                 load(rcx, 1);
-                a_.multiply(rax, rcx);
+                a_.multiply(to, rcx);
             } else {
-                a_.multiply(rax, scalar(s_->reads[1].operand, 8), wide);
+                a_.multiply(to, scalar(by.operand, 8), wide);
             }
             if (line_op(key) == LineOp::multiply_add)
-                alu_scalar(Assembler::add, rax, s_->reads[2].operand, wide);
+                alu_scalar(Assembler::add, to, s_->reads[2].operand, wide);
             break;
+        }
         case LineOp::shift_left: {
-            const uint32_t bits =
-                *reinterpret_cast<const uint32_t*>(function_.constant_base + s_->reads[1].operand);
+            const auto bits = static_cast<uint32_t>(constant(s_->reads[1].operand, 4));
             if (bits < (wide ? 64u : 32u))
-                a_.shift_left(rax, static_cast<uint8_t>(bits), wide);
+                a_.shift_left(to, static_cast<uint8_t>(bits), wide);
             else
-                a_.alu(Assembler::bit_xor, rax, rax, false);
+                a_.alu(Assembler::bit_xor, to, to, false);
             break;
         }
         default:
-            // Whoever finds it in rax may take it for a number of 64 bits.
-            if (!wide && s_->reads[0].bytes == 8) a_.move(rax, rax, false);
+            // Whoever finds it there may take it for a number of 64 bits.
+            if (!wide && s_->reads[0].bytes == 8) a_.move(to, to, false);
             break;
     }
-    store_line(s_->writes[0]);
+    put_line(s_->writes[0], to);
 }
-void Generator::store_line(Access to) {
-    a_.store(scalar(to.operand, 8), rax, to.bytes == 8);
-    holds_ = to.operand;
-    keep(to.operand);
+void Generator::put_line(Access to, Gpr from) {
+    put(to.operand, from);
+    if (from == rax) holds_ = to.operand;
 }
 
 void Generator::vector_operation(const VectorOp& op) {
@@ -289,7 +315,10 @@ int Generator::compute(const VectorOp& op, int unit, int to) {
         }
         case VectorOp::select: {
             const uint32_t p = in[2].operand;
-            a_.mask_from(5, is_line(p) ? scalar(p, 4) : slot(p, 0, 4));
+            if (const int reg = kept(p); reg >= 0)
+                a_.mask_from(5, static_cast<Gpr>(reg));
+            else
+                a_.mask_from(5, home(p));
             if (unit) a_.mask_shift_right(5, 5, static_cast<uint8_t>(unit * (wide ? 8 : 16)));
             const bool inverted = op_->sub & 1;
             apply(op.code, to, in_register(in[inverted ? 0 : 1], unit, 1), in[inverted ? 1 : 0], unit, 2, 5);
@@ -381,12 +410,17 @@ bool Generator::compare_scalars(const VectorOp& op) {
     constexpr Condition of_signed[] = {equal, less, less_equal, equal, not_equal, greater_equal, greater};
     constexpr Condition of_unsigned[] = {equal, below, below_equal, equal, not_equal, above_equal, above};
     const bool wide = op.bytes == 8, is_signed = op.code.opcode == 0x1f;
-    a_.immediate(rcx, 0);
+    const Access a = s_->reads[0], b = s_->reads[1];
+    if (kept(a.operand) < 0) load_scalar(rax, a.operand, wide);
+    const int from = kept(a.operand);
+    const uint32_t to = s_->writes[0].operand;
+    const Gpr result = register_for(to, kNoGuard), here = result == rax ? rcx : result;
+    a_.immediate(here, 0);
     a_.immediate(rdx, ~0u);
-    load_scalar(rax, s_->reads[0].operand, wide);
-    alu_scalar(Assembler::compare, rax, s_->reads[1].operand, wide);
-    a_.move_if((is_signed ? of_signed : of_unsigned)[op.detail], rcx, rdx, false);
-    put_predicate(s_->writes[0].operand, rcx);
+    alu_scalar(Assembler::compare, from < 0 ? rax : static_cast<Gpr>(from), b.operand, wide);
+    a_.move_if((is_signed ? of_signed : of_unsigned)[op.detail], here, rdx, false);
+    if (result == rax) a_.move(rax, rcx, false);
+    put(to, result);
     return true;
 }
 
@@ -412,12 +446,20 @@ void Generator::compare(const VectorOp& op) {
         a_.mask_unpack(6, 7, 6, false);
         a_.mask_unpack(5, 6, 5, true);
     }
-    a_.mask_to(rax, 5);
-    put_predicate(to, rax);
+    if (merges(to)) {
+        a_.mask_to(rax, 5);
+        return put_predicate(to, rax);
+    }
+    const Gpr here = register_for(to, kNoGuard);
+    a_.mask_to(here, 5);
+    put(to, here);
 }
 
 void Generator::predicate(const VectorOp& op) {
-    predicate_to(rax, s_->reads[0].operand, op_->sub & 1);
+    const uint32_t to = s_->writes[0].operand, first = s_->reads[0].operand;
+    const bool merged = !is_line(to) && merges(to);
+    const Gpr here = merged ? rax : register_for(to, first);
+    predicate_to(here, first, op_->sub & 1);
     if (op.detail < 3) {
         const auto what = op.detail == 0   ? Assembler::bit_and
                           : op.detail == 1 ? Assembler::bit_or
@@ -425,16 +467,16 @@ void Generator::predicate(const VectorOp& op) {
         const uint32_t second = s_->reads[1].operand;
         if (op_->sub & 2) {
             predicate_to(rcx, second, true);
-            a_.alu(what, rax, rcx, false);
+            a_.alu(what, here, rcx, false);
         } else if (const int reg = kept(second); reg >= 0) {
-            a_.alu(what, rax, static_cast<Gpr>(reg), false);
+            a_.alu(what, here, static_cast<Gpr>(reg), false);
         } else {
-            a_.alu(what, rax, is_line(second) ? scalar(second, 4) : slot(second, 0, 4), false);
+            a_.alu(what, here, home(second), false);
         }
     } else if (op.detail == 3) {
-        a_.complement(rax);
+        a_.complement(here);
     }
-    put_predicate(s_->writes[0].operand, rax);
+    merged ? put_predicate(to, rax) : put(to, here);
 }
 
 }  // namespace gpukernel::simgpu::compiler

@@ -1,4 +1,4 @@
-// Numbers that all lanes share, in vectors of the processor that no value of the block has.
+// Numbers that all lanes share, and lines, in vectors of the processor that no value of the block has.
 //
 // A block keeps those that it reads most often, each from the first operation that computes with it on.  One
 // that is a loop by itself has them in its vectors before it begins, and goes back behind that place.  Code
@@ -46,7 +46,7 @@ void Generator::find_broadcasts(uint32_t from, const Set& alive) {
         }
         if (n < from || !takes_broadcasts(n)) continue;
         for (const Access& a : s.reads)
-            if (is_broadcast(a)) ++reads[{a.operand, a.bytes}];
+            if (a.bytes >= 4 && is_line(a.operand)) ++reads[{a.operand, a.bytes}];
     }
     std::vector<std::pair<uint32_t, Access>> best;
     for (const auto& [of, count] : reads)
@@ -54,9 +54,12 @@ void Generator::find_broadcasts(uint32_t from, const Set& alive) {
     std::stable_sort(best.begin(), best.end(), [](auto& x, auto& y) { return x.first > y.first; });
     int reg = kFirstVector;
     for (const auto& [count, of] : best) {
-        while (reg < kVectors && taken[reg]) ++reg;
-        if (reg == kVectors) break;
-        broadcasts_.push_back({of, reg++, false, !written.contains(of.operand)});
+        const bool one = is_broadcast(of);
+        for (int unit = one ? -1 : 0; unit < (one ? 0 : units(of.bytes)); ++unit) {
+            while (reg < kVectors && taken[reg]) ++reg;
+            if (reg == kVectors) return;
+            broadcasts_.push_back({of, unit, reg++, false, !written.contains(of.operand)});
+        }
     }
 }
 
@@ -67,10 +70,18 @@ bool Generator::repeats() const {
 }
 
 void Generator::load_broadcast(Broadcast& each) {
-    Memory from = scalar(each.of.operand, static_cast<uint8_t>(each.of.bytes));
-    from.broadcast = false;
-    a_.vector(each.of.bytes == 8 ? kBroadcastWide : kBroadcast, each.reg, 0, from);
+    const bool wide = each.of.bytes == 8;
     each.loaded = true;
+    if (const int reg = kept(each.of.operand); reg >= 0) {
+        a_.vector(wide ? kBroadcastGprWide : kBroadcastGpr, each.reg, 0, reg);
+    } else {
+        Memory from = scalar(each.of.operand, static_cast<uint8_t>(each.of.bytes));
+        from.broadcast = false;
+        a_.vector(wide ? kBroadcastWide : kBroadcast, each.reg, 0, from);
+    }
+    if (each.unit >= 0)
+        a_.vector(wide ? kAddWide : kAdd, each.reg, each.reg,
+                  lanes_of(step(each.of.operand), each.of.bytes, each.unit));
 }
 // Those that a loop begins with.
 void Generator::load_what_stays() {
@@ -85,9 +96,11 @@ void Generator::load_operands() {
                 load_broadcast(each);
 }
 // The vector that has the number in each of its lanes, or -1.
-int Generator::broadcast_of(Access a) const {
+int Generator::broadcast_of(Access a, int unit) const {
     for (const Broadcast& each : broadcasts_)
-        if (each.loaded && each.of.operand == a.operand && each.of.bytes == a.bytes) return each.reg;
+        if (each.loaded && each.of.operand == a.operand && each.of.bytes == a.bytes &&
+            (each.unit < 0 || each.unit == unit))
+            return each.reg;
     return -1;
 }
 void Generator::drop_broadcast(uint32_t operand) {

@@ -1,4 +1,5 @@
 // The way of a warp through the code: blocks, lanes that wait, and where the interpreter takes over.
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 
@@ -24,11 +25,14 @@ Generator::Generator(MachineCode& image)
       entries_(flow_.blocks.size()),
       turns_(flow_.blocks.size()),
       turn_begins_(flow_.blocks.size()),
+      follows_(flow_.blocks.size()),
+      reached_(flow_.blocks.size()),
       settled_(function_.code.size()),
       together_of_(function_.code.size(), -1) {
     for (uint32_t n : flow_.settled) settled_[n] = true;
     turn_begins_[0] = true;
     find_together();
+    find_ways();
     find_places();
     find_changes();
 }
@@ -42,12 +46,12 @@ void Generator::run() {
             a_.store(waiting(block_), 0, false);
         }
         a_.bind(bodies_[block_]);
-        operations(b.begin, flow_.alive(b));
+        if (reached_[block_]) operations(b.begin, flow_.alive(b));
     }
     write_warps();
     for (size_t n = 0; n < cold_.size() && !full(); ++n) {
         const std::function<void()> write = std::move(cold_[n]);  // which may add more
-        drop_all();
+        forget_all();
         write();
     }
     write_checks();
@@ -57,12 +61,39 @@ void Generator::run() {
     image_.code = a_.code();
 }
 
+// Which blocks are ever run, and to which nothing leads but the one before: such a block begins with what
+// that one has in registers.
+void Generator::find_ways() {
+    std::vector<uint32_t> ways(flow_.blocks.size()), left = {0};
+    for (uint32_t b = 0; b < flow_.blocks.size(); ++b) {
+        for (uint32_t to : flow_.blocks[b].next) ++ways[to];
+        if (flow_.blocks[b].entry) left.push_back(b);
+    }
+    while (!left.empty()) {
+        const uint32_t b = left.back();
+        left.pop_back();
+        if (reached_[b]) continue;
+        reached_[b] = true;
+        left.insert(left.end(), flow_.blocks[b].next.begin(), flow_.blocks[b].next.end());
+    }
+    for (uint32_t b = 1; b < flow_.blocks.size(); ++b) {
+        const CodeBlock &to = flow_.blocks[b], &from = flow_.blocks[b - 1];
+        const Op& last = function_.code[from.end - 1];
+        const bool goes_on = last.control == Control::branch && last.guard != kNoGuard &&
+                             flow_.block_of[last.aux] > b && !from.next.empty() && from.next[0] == b;
+        // Code that checks accesses one by one goes on here, too, with nothing in registers.
+        const bool together = std::any_of(together_of_.begin() + from.begin, together_of_.begin() + from.end,
+                                          [](int n) { return n >= 0; });
+        follows_[b] = goes_on && ways[b] == 1 && !to.entry && !to.waitable && !together;
+    }
+}
+
 // Those of a block from one on.
 void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
     const CodeBlock& b = block();
     masks_ = Masks::unknown;
     holds_ = kNoGuard;
-    drop_all();
+    if (apart_ || !follows_[block_]) forget_all();
     find_broadcasts(from, alive.front());
     if (!apart_ && repeats()) {
         load_what_stays();
@@ -75,10 +106,10 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
         op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
         before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
         if (const auto from = apart_from_.find(at_); apart_ && from != apart_from_.end()) {
+            drop_all();
             a_.bind(from->second);
             masks_ = Masks::unknown;
             holds_ = kNoGuard;
-            drop_all();
             drop_broadcasts();
         }
         if (op_->control == Control::none)
@@ -86,7 +117,10 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
         else
             control();
     }
-    if (function_.code[b.end - 1].control == Control::none) fall_through();
+    if (function_.code[b.end - 1].control == Control::none) {
+        write_back(alive.back());
+        fall_through();
+    }
     broadcasts_.clear();
 }
 
@@ -97,6 +131,10 @@ uint32_t Generator::next_check(uint32_t b) const {
 
 void Generator::control() {
     holds_ = kNoGuard;
+    if (op_->control != Control::branch) write_back(before_);
+    // Lanes that wait need no more than what was alive where they went, and has been written back then.
+    const bool stays = !apart_ && block_ + 1 < follows_.size() && follows_[block_ + 1];
+    write_back(stays ? flow_.blocks[flow_.block_of[op_->aux]].live : behind_);
     switch (op_->control) {
         case Control::branch:
             return branch();
@@ -164,7 +202,11 @@ void Generator::branch() {
 }
 
 void Generator::leave_lanes() {
-    if (op_->guard == kNoGuard && block().alone) return a_.jump(checks_.back());  // they are the last ones
+    if (op_->guard == kNoGuard && block().alone) {  // they are the last ones
+        const bool goes_on =
+            apart_ || std::find(reached_.begin() + block_ + 1, reached_.end(), true) != reached_.end();
+        return goes_on ? a_.jump(checks_.back()) : void();
+    }
     keeps_exited_ = true;
     running_lanes(rax);
     a_.alu(Assembler::bit_or, field(offsetof(Context, exited)), rax);
@@ -237,8 +279,9 @@ void Generator::leave_at(uint32_t operation, Left why) {
 // The interpreter goes on with this operation, as if nothing of it had been done.
 Label& Generator::hand_over_label() {
     auto label = std::make_shared<Label>();
-    cold_.push_back([this, label, alive = before_, changed = changed_, at = at_] {
+    cold_.push_back([this, label, kept = kept_, alive = before_, changed = changed_, at = at_] {
         a_.bind(*label);
+        kept_ = kept;
         flush(alive, changed);
         leave_at(at, Left::handed);
     });
@@ -258,7 +301,10 @@ void Generator::flush(const Set& alive, const Set& changed) {
     for (uint32_t v = 0; v < flow_.values.size(); ++v) {
         if (!contains(alive, v)) continue;
         const Value& value = flow_.values[v];
-        if (value.shape.kind == LaneShape::line) line_to_slot(value.slot);
+        if (value.shape.kind == LaneShape::line)
+            line_to_slot(value.slot);
+        else
+            write_back(value.slot);
         for (size_t unit = 0; unit < value.vectors.size() && contains(changed, v); ++unit)
             a_.vector(kStore, value.vectors[unit], 0, slot(value.slot, static_cast<int>(unit)));
     }
@@ -327,7 +373,7 @@ void Generator::write_entries() {
 void Generator::write_settled() {
     image_.settle = a_.size();
     holds_ = kNoGuard;
-    drop_all();
+    forget_all();
     for (uint32_t n : flow_.settled) {
         block_ = flow_.block_of[n], at_ = n;
         op_ = &function_.code[n], s_ = &flow_.signatures[n];

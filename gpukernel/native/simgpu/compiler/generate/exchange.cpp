@@ -112,7 +112,7 @@ void Generator::shuffle() {
 // One number for all lanes that run.
 void Generator::same_for_all(Access write, Gpr from) {
     if (!write.bytes) return put_predicate(write.operand, from);
-    if (is_line(write.operand)) return a_.store(scalar(write.operand, 8), from, write.bytes == 8);
+    if (is_line(write.operand)) return a_.store(home(write.operand), from, write.bytes == 8);
     a_.vector(write.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(from));
     for (int unit = 0; unit < units(write.bytes); ++unit) finish(write, unit, 5);
 }

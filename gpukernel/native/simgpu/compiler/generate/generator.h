@@ -32,6 +32,8 @@ class Generator {
     Assembler a_;
     std::vector<Label> arrivals_, bodies_, agains_, checks_, entries_, turns_;
     std::vector<bool> turn_begins_;  // with which block of code
+    std::vector<bool> follows_;      // who comes to it has come from the block before it, without a jump
+    std::vector<bool> reached_;      // it is run at all
     // Where each block of code begins: the values whose vectors may not be what memory has, and those whose
     // vectors are wanted before all warps meet.
     std::vector<Set> changes_, near_;
@@ -49,19 +51,19 @@ class Generator {
     Set changed_;          // whose vectors may have other numbers than its place in memory
     // The line that rax holds before the operation, and behind it: none but where it is known.
     uint32_t held_ = kNoGuard, holds_ = kNoGuard;
-    // Lines and predicates that general registers have as well as memory.
+    // Lines and predicates that general registers have, and memory perhaps.
     static constexpr Gpr kKeeping[] = {r8, r9, r10, rsi, rdi};
-    using Kept = std::array<uint32_t, std::size(kKeeping)>;
-    Kept kept_ = none_kept();
+    struct Keeping {
+        uint32_t operand = kNoGuard;  // none: nobody
+        bool changed = false;         // memory does not have it yet
+    };
+    using Kept = std::array<Keeping, std::size(kKeeping)>;
+    Kept kept_;
     size_t next_kept_ = 0;
-    static Kept none_kept() {
-        Kept none;
-        none.fill(kNoGuard);
-        return none;
-    }
-    // A number that all lanes share, and a vector that has it.
+    // A number that all lanes share, or a line, and a vector that has it.
     struct Broadcast {
         Access of;
+        int unit;  // of a line with a step; of others -1
         int reg;
         bool loaded;  // at the operation at hand
         bool stays;   // nothing in the block writes it
@@ -94,7 +96,7 @@ class Generator {
     static int units(uint32_t bytes) { return static_cast<int>(bytes / 2); }
 
     // operands.cpp
-    Memory scalar(uint32_t operand, uint8_t bytes) const;  // a line's first lane, or a constant
+    Memory scalar(uint32_t operand, uint8_t bytes);  // a line's first lane, or a constant, to be read
     Memory slot(uint32_t operand, int unit, uint8_t bytes = 64) const;
     Memory literal(std::vector<uint64_t> words, uint8_t bytes, bool broadcast);
     Memory every(uint64_t word, uint8_t bytes);  // one number, as a broadcast operand
@@ -105,14 +107,6 @@ class Generator {
     Memory warp_field(size_t offset, uint8_t bytes = 8) const {
         return {r14, static_cast<int32_t>(offset), -1, bytes};
     }
-    int kept(uint32_t operand) const;  // the register, or -1
-    void keep(uint32_t operand);       // which rax has, where this block reads it soon
-    void drop(uint32_t operand);
-    void drop_all() { kept_ = none_kept(); }
-    void keep_again(const Kept& kept);  // what a call has overwritten
-    bool read_soon(uint32_t operand) const;
-    void load_scalar(Gpr to, uint32_t operand, bool wide);
-    void alu_scalar(Assembler::Alu what, Gpr to, uint32_t operand, bool wide);
     int in_register(Access access, int unit, int scratch);
     void apply(Encoding i, int to, int first, Access second, int unit, int scratch, int k = 0);
     int half_in_register(Access access, int unit, int scratch);  // the unit-th eight lanes of 32 bits
@@ -127,6 +121,24 @@ class Generator {
     void put_predicate(uint32_t operand, Gpr from);
     void running_lanes(Gpr to);  // with the guard
 
+    // kept.cpp: lines and predicates in general registers
+    Memory home(uint32_t operand) const;
+    Keeping* keeping(uint32_t operand);
+    int kept(uint32_t operand);  // the register, or -1
+    bool read_soon(uint32_t operand) const;
+    void write_back(Keeping& k);
+    void write_back(uint32_t operand);
+    void write_back(const Set& alive);
+    bool must_write_back(const Set& alive) const;
+    void drop(uint32_t operand);
+    void drop_all();
+    void forget_all() { kept_ = {}; }
+    Gpr register_for(uint32_t operand, uint32_t first);
+    void put(uint32_t operand, Gpr from);
+    void keep_again(const Kept& kept);
+    void load_scalar(Gpr to, uint32_t operand, bool wide);
+    void alu_scalar(Assembler::Alu what, Gpr to, uint32_t operand, bool wide);
+
     // broadcasts.cpp
     bool takes_broadcasts(uint32_t operation) const;
     bool is_broadcast(Access a) const;
@@ -135,12 +147,13 @@ class Generator {
     void load_broadcast(Broadcast& each);
     void load_what_stays();
     void load_operands();
-    int broadcast_of(Access a) const;
+    int broadcast_of(Access a, int unit = -1) const;
     void drop_broadcast(uint32_t operand);
     void drop_broadcasts();
     void load_again(std::vector<Broadcast> broadcasts);
 
     // control.cpp
+    void find_ways();
     void operations(uint32_t from, const std::vector<Set>& alive);
     void control();
     void branch();
@@ -181,7 +194,9 @@ class Generator {
     void operation();
     bool line_result();
     void line_operation();
-    void store_line(Access to);  // from rax
+    void widened_reach(Access a, Gpr from);
+    void multiply_by(Gpr to, uint64_t with, bool wide);
+    void put_line(Access to, Gpr from);
     void vector_operation(const VectorOp& op);
     void fused(const VectorOp& op, int count);
     int compute(const VectorOp& op, int unit, int to);
@@ -196,8 +211,9 @@ class Generator {
     bool sums_alike(const MemoryOp& m) const;
     struct Slow {  // the way by the handler
         Label begin, back;
-        int site = -1;       // of global memory
-        bool never = false;  // another access has checked for it
+        int site = -1;           // of global memory
+        bool never = false;      // another access has checked for it
+        Kept kept, kept_behind;  // where the operation begins, and where it has ended
     };
     void call(const Slow* slow = nullptr);
     int new_site(int64_t span);
@@ -208,13 +224,14 @@ class Generator {
         return field(image_.layout.sites + sizeof(Site) * static_cast<uint32_t>(site) + offset, 8);
     }
     void in_site(int site, Label& elsewhere);
-    void in_room(bool narrow, Memory room, int64_t span, Label& elsewhere);
+    void in_room(Gpr from, bool narrow, Memory room, int64_t span, Label& elsewhere);
     enum class Reach : uint8_t { site, shared, shared_window, param, local };  // where addresses may lie
     void check_lanes(Access address, uint32_t bytes, int64_t imm, Reach reach, int site, Label& otherwise);
     void line_access(const MemoryOp& m);
     void scattered_access(const MemoryOp& m);
-    void side_by_side(int index, bool wide, int32_t imm, int to, Label& done);
-    int32_t line_address(const MemoryOp& m, int64_t span, Slow& slow);
+    void load_far(Access address, Access data, int32_t imm);
+    void side_by_side(int index, bool wide, int32_t imm, int to, int site, Label& done);
+    Memory line_address(const MemoryOp& m, int64_t span, Slow& slow);
     const Together* together() const;
 
     // shared.cpp
@@ -245,7 +262,19 @@ class Generator {
     void recognise_place(int place, Label& elsewhere, Label& otherwise);
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
-    void load_near(int place, int unit, int32_t imm, int to);
+    void load_near(int place, int unit, Gpr first, Gpr last, int32_t imm, int to);
+    // Its pointers, in general registers as if they were operands.
+    static constexpr uint32_t kFirstPointer = 0xfffff000;
+    static bool is_pointer(uint32_t operand) {
+        return operand >= kFirstPointer && operand < kFirstPointer + 8 * kPlaceStates;
+    }
+    static uint32_t pointer_operand(int place, int n) {
+        return kFirstPointer + 2 * static_cast<uint32_t>(4 * place + n);
+    }
+    Gpr pointer(int place, int n, Gpr otherwise);
+    void drop_pointer(int place, int n);
+    void load_pointer(Gpr to, uint32_t operand);
+    void load_pointers(const Kept& kept);
     void known_half(const MemoryOp& m, int place, int unit);
 
     // together.cpp

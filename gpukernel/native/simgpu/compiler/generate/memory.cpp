@@ -45,7 +45,7 @@ void Generator::call(const Slow* slow) {
         a_.multiply(rcx, rcx, static_cast<int32_t>(a.bytes), true);
         a_.alu(Assembler::add, rcx, rbx, true);
         a_.load(rax, Memory{rcx, static_cast<int32_t>(a.operand)}, a.bytes == 8);
-        a_.store(scalar(a.operand, 8), rax, a.bytes == 8);
+        a_.store(home(a.operand), rax, a.bytes == 8);
     }
     for (const Access& a : s_->writes)
         if (!is_line(a.operand)) insert(vectors, flow_.value(a.operand));
@@ -66,6 +66,7 @@ int Generator::new_site(int64_t span) {
 // wants `span` bytes.
 std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site, int64_t span) {
     auto slow = std::make_shared<Slow>();
+    slow->kept = kept_;
     if (!at_a_site) return slow;
     slow->site = new_site(span);
     const int all = together_of_[at_];
@@ -78,9 +79,9 @@ std::shared_ptr<Generator::Slow> Generator::slow_for(bool at_a_site, int64_t spa
 Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow) {
     auto label = std::make_shared<Label>();
     // The state of the generator, as it is now, is wanted again when the cold code is written.
-    cold_.push_back([this, label, slow, write = std::move(write), block = block_, at = at_, before = before_,
-                     behind = behind_, changed = changed_] {
-        block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
+    cold_.push_back([this, label, slow, write = std::move(write), kept = kept_, block = block_, at = at_,
+                     before = before_, behind = behind_, changed = changed_] {
+        kept_ = kept, block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(*label);
@@ -95,9 +96,11 @@ Label& Generator::aside(std::function<void()> write, std::shared_ptr<Slow> slow)
 void Generator::slow_path(std::shared_ptr<Slow> slow) {
     a_.bind(slow->back);
     if (slow->never) return;
-    cold_.push_back([this, slow, kept = kept_, broadcasts = broadcasts_, block = block_, at = at_,
-                     before = before_, behind = behind_, changed = changed_] {
-        block_ = block, at_ = at, before_ = before, behind_ = behind, changed_ = changed;
+    slow->kept_behind = kept_;
+    cold_.push_back([this, slow, broadcasts = broadcasts_, block = block_, at = at_, before = before_,
+                     behind = behind_, changed = changed_] {
+        kept_ = slow->kept, block_ = block, at_ = at;
+        before_ = before, behind_ = behind, changed_ = changed;
         op_ = &function_.code[at], s_ = &flow_.signatures[at];
         masks_ = Masks::unknown;
         a_.bind(slow->begin);
@@ -111,7 +114,7 @@ void Generator::slow_path(std::shared_ptr<Slow> slow) {
         call(slow.get());
         masks_ = Masks::unknown;
         need_masks();  // as the code that it goes back to may have them
-        keep_again(kept);
+        keep_again(slow->kept_behind);
         load_again(broadcasts);
         a_.jump(slow->back);
     });
@@ -147,7 +150,7 @@ void Generator::parameter() {
     const auto at = static_cast<int32_t>(parameter_at(function_, *op_, *s_));
     a_.load(rax, field(offsetof(Context, params)), true);
     a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
-    store_line(s_->writes[0]);
+    put_line(s_->writes[0], rax);
     ++image_.native;
 }
 
@@ -188,60 +191,67 @@ void Generator::in_site(int site, Label& elsewhere) {
     a_.alu(Assembler::compare, rdx, site_field(site, offsetof(Site, places)), true);
     a_.jump(above_equal, elsewhere);
 }
-// From the address in rax on, `span` bytes are in a room of so many.
-void Generator::in_room(bool narrow, Memory room, int64_t span, Label& elsewhere) {
+// From an address on, `span` bytes are in a room of so many.
+void Generator::in_room(Gpr from, bool narrow, Memory room, int64_t span, Label& elsewhere) {
     if (narrow) {  // of 32 bits: no sum is beyond 64
-        a_.place(rdx, Memory{rax, static_cast<int32_t>(span)});
+        a_.place(rdx, Memory{from, static_cast<int32_t>(span)});
         a_.alu(Assembler::compare, rdx, room, true);
     } else {
         a_.load(rdx, room, true);
         a_.alu(Assembler::subtract, rdx, static_cast<int32_t>(span), true);
         a_.jump(below, elsewhere);
-        a_.alu(Assembler::compare, rax, rdx, true);
+        a_.alu(Assembler::compare, from, rdx, true);
     }
     a_.jump(above, elsewhere);
 }
 
-// The first lane's address, of which `span` bytes are wanted: as a pointer of the host's, what is returned
-// from rax on.
-int32_t Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
+// The first lane's address, of which `span` bytes are wanted: the place in the host's memory.
+Memory Generator::line_address(const MemoryOp& m, int64_t span, Slow& slow) {
     const Access address = s_->reads[0];
-    const bool narrow = address.bytes == 4;
-    if (address.operand != held_) load_scalar(rax, address.operand, !narrow);
-    if (const Together* all = together()) {
+    const bool narrow = address.bytes == 4, global = m.where == MemoryOp::global;
+    const auto imm = static_cast<int32_t>(op_->imm);
+    const Together* all = together();
+    // Where nothing is added to it, it may stay in its register.
+    const bool stays =
+        kept(address.operand) >= 0 && (all || !imm) && !(s_->key.starts_with("ld.generic.") && line_result());
+    const Gpr from = stays ? static_cast<Gpr>(kept(address.operand)) : rax;
+    if (!stays && address.operand != held_) load_scalar(rax, address.operand, !narrow);
+    const auto of_block = [&](size_t base, int32_t at) {
+        if (from != rax) a_.move(rax, from, true);
+        a_.alu(Assembler::add, rax, warp_field(base), true);
+        return Memory{rax, at};
+    };
+    if (all) {
         slow.never = true;
-        const bool global = m.where == MemoryOp::global;
         if (all->first == at_) {
             Label& apart = each_apart();
             if (all->align > 1) {
-                a_.test(rax, static_cast<int32_t>(all->align - 1));
+                a_.test(from, static_cast<int32_t>(all->align - 1));
                 a_.jump(not_equal, apart);
             }
             if (global) {
-                a_.place(rdx, Memory{rax, static_cast<int32_t>(all->from)});
+                a_.place(rdx, Memory{from, static_cast<int32_t>(all->from)});
                 in_site(all->site, apart);
             } else {
-                in_room(narrow, warp_field(offsetof(Warp, shared_bytes)), all->to, apart);
+                in_room(from, narrow, warp_field(offsetof(Warp, shared_bytes)), all->to, apart);
             }
         }
-        if (!global) a_.alu(Assembler::add, rax, warp_field(offsetof(Warp, shared)), true);
-        return static_cast<int32_t>(op_->imm);
+        return global ? Memory{from, imm} : of_block(offsetof(Warp, shared), imm);
     }
-    if (op_->imm) a_.alu(Assembler::add, rax, static_cast<int32_t>(op_->imm), !narrow);
+    if (imm) a_.alu(Assembler::add, rax, imm, !narrow);
     if (m.whole() > 1) {
-        a_.test(rax, static_cast<int32_t>(m.whole() - 1));
+        a_.test(from, static_cast<int32_t>(m.whole() - 1));
         a_.jump(not_equal, slow.begin);
     }
-    if (m.where == MemoryOp::global) {
-        a_.move(rdx, rax);
+    if (global) {
+        a_.move(rdx, from);
         in_site(slow.site, slow.begin);
-        return 0;
+        return Memory{from};
     }
     const bool shared = m.where == MemoryOp::shared;
-    in_room(narrow, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)), span,
-            slow.begin);
-    a_.alu(Assembler::add, rax, warp_field(shared ? offsetof(Warp, shared) : offsetof(Warp, params)), true);
-    return 0;
+    in_room(from, narrow, warp_field(shared ? offsetof(Warp, shared_bytes) : offsetof(Warp, param_bytes)),
+            span, slow.begin);
+    return of_block(shared ? offsetof(Warp, shared) : offsetof(Warp, params), 0);
 }
 
 void Generator::line_access(const MemoryOp& m) {
@@ -251,30 +261,34 @@ void Generator::line_access(const MemoryOp& m) {
     const bool one = by == 0;
     const auto slow = slow_for(m.where == MemoryOp::global, span);
     if (!one && (m.loads ? merges(data.operand) : guarded)) need_masks();
-    const int32_t at = line_address(m, span, *slow);
-    // What comes behind a row is most likely what the next warp or block wants.
+    const Memory from = line_address(m, span, *slow);
+    const auto at = [from](int32_t behind, int bytes) {
+        return Memory{from.base, from.displacement + behind, -1, static_cast<uint8_t>(bytes)};
+    };
+    // What comes behind a row is most likely what the next warp or block wants.  Rows that are stored have
+    // been measured to be no faster for it.
     constexpr int32_t kLine = 64;
-    if (m.where == MemoryOp::global && !one && (!together() || together()->first == at_))
+    if (m.where == MemoryOp::global && m.loads && !one && (!together() || together()->first == at_))
         for (auto behind = static_cast<int32_t>(span); behind < 2 * span; behind += kLine)
-            a_.prefetch(Memory{rax, at + behind}, !m.loads);
+            a_.prefetch(at(behind, 64), false);
     if (one && m.loads) {
-        a_.load_sized(rax, Memory{rax, at}, m.memory, m.is_signed, m.reg == 8);
+        const Gpr here = is_line(data.operand) ? register_for(data.operand, kNoGuard) : rax;
+        a_.load_sized(here, from, m.memory, m.is_signed, m.reg == 8);
         if (is_line(data.operand)) {
-            a_.store(scalar(data.operand, 8), rax, m.reg == 8);
-            keep(data.operand);
+            put(data.operand, here);
         } else {
             a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rax));
             for (int unit = 0; unit < units(data.bytes); ++unit) finish(data, unit, 5);
         }
     } else if (one) {
         load_scalar(rcx, data.operand, m.reg == 8);
-        a_.store_narrow(Memory{rax, at}, rcx, m.memory);
+        a_.store_narrow(from, rcx, m.memory);
     } else if (m.loads) {
         MemoryOp row = m;
         row.memory = static_cast<uint8_t>(by);
         for (int unit = 0; unit < units(data.bytes); ++unit) {
             const int to = target(data, unit), bytes = 64 * row.memory / m.reg;
-            a_.vector(load_of(row), to, 0, Memory{rax, at + bytes * unit, -1, static_cast<uint8_t>(bytes)});
+            a_.vector(load_of(row), to, 0, at(bytes * unit, bytes));
             if (by != m.memory) {
                 const Encoding part{k66, 1, static_cast<uint8_t>(m.reg == 8), kAnd.opcode};
                 a_.vector(part, to, to, every((1ull << 8 * m.memory) - 1, m.reg));
@@ -284,8 +298,7 @@ void Generator::line_access(const MemoryOp& m) {
     } else {
         const auto store = [this, m, data, at](bool masked) {
             for (int unit = 0, bytes = 64 * m.memory / m.reg; unit < units(data.bytes); ++unit)
-                a_.vector(store_of(m), in_register(data, unit, 1), 0,
-                          Memory{rax, at + bytes * unit, -1, static_cast<uint8_t>(bytes)},
+                a_.vector(store_of(m), in_register(data, unit, 1), 0, at(bytes * unit, bytes),
                           masked ? mask_of(data, unit) : 0);
         };
         if (!guarded) {
@@ -301,7 +314,7 @@ void Generator::line_access(const MemoryOp& m) {
 
 // The lanes of a tile's row often stand side by side, or at one place, where a gather would take ten times as
 // long: then they are loaded into `to` here.  `index`: sixteen addresses of 32 bits, or eight of 64.
-void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& done) {
+void Generator::side_by_side(int index, bool wide, int32_t imm, int to, int site, Label& done) {
     Label gather, row;
     a_.alu(Assembler::compare, r12, -1, false);
     a_.jump(not_equal, gather);
@@ -320,9 +333,11 @@ void Generator::side_by_side(int index, bool wide, int32_t imm, int to, Label& d
     a_.mask_to(rdx, 6);
     a_.test(rdx, rdx, false);
     a_.jump(not_equal, gather);
+    if (site >= 0) a_.store(site_field(site, offsetof(Site, row)), Site::kNoRow, true);
     a_.vector(kBroadcast, to, 0, Memory{rcx, imm, -1, 4});
     a_.jump(done);
     a_.bind(row);
+    if (site >= 0) a_.store(site_field(site, offsetof(Site, row)), Site::kNoRow, true);
     a_.vector(kLoad, to, 0, Memory{rcx, imm, -1, static_cast<uint8_t>(wide ? 32 : 64)}, 0, wide);
     a_.jump(done);
     a_.bind(gather);
@@ -369,6 +384,76 @@ void Generator::check_lanes(Access address, uint32_t bytes, int64_t imm, Reach r
     a_.jump(not_equal, otherwise);
 }
 
+// Elements of four bytes at addresses of 64 bits, of which rax has the base.  Of several accesses through one
+// address the first finds out how the lanes lie.
+void Generator::load_far(Access address, Access data, int32_t imm) {
+    const Together* all = together();
+    const bool first = !all || all->first == at_;
+    const int site = all ? all->site : -1;
+    Label apart, scattered, done;
+    const auto by = [&](Gpr from) {
+        for (int unit = 0; unit < 2; ++unit) {
+            const int to = target(data, unit);
+            a_.vector(kLoad, to, 0, Memory{from, imm + 64 * unit});
+            finish(data, unit, to);
+        }
+        a_.jump(done);
+    };
+    const auto eights = [&](bool look, bool tells) {
+        constexpr int masks[] = {1, 3, 2, 4};
+        for (int unit = 0; unit < 4; ++unit) {
+            const int index = in_register(address, unit, 1), to = 2 + unit % 2;
+            Label whole;
+            a_.mask(Assembler::mask_and, 5, masks[unit], masks[unit]);
+            if (look) side_by_side(index, true, imm, to, tells ? site : -1, whole);
+            a_.vector(kGatherFar, to, 0, Memory{rax, imm, index, 4}, 5);
+            a_.bind(whole);
+            if (unit % 2 == 0) continue;
+            a_.vector(kInsertHalf, 0, 2, 3);
+            a_.byte(1);
+            finish(data, unit / 2, 0);
+        }
+    };
+    if (first) {
+        a_.alu(Assembler::compare, r12, -1, false);
+        a_.jump(not_equal, apart);
+        const Memory at = field(offsetof(Context, first), 8);
+        for (int unit = 0; unit < 4; ++unit) {
+            const int index = in_register(address, unit, 1);
+            if (unit == 0) {
+                a_.vector(kStoreFirstWide, index, 0, at);
+                a_.vector(kBroadcastWide, 4, 0, index);
+            }
+            a_.vector(kSubtractWide, 5, index, 4);
+            a_.vector(kCompareUnsignedWide, unit ? 6 : 5, 5, lanes_of(4, 8, unit));
+            a_.byte(4);  // not equal
+            if (unit) a_.mask(Assembler::mask_or, 5, 5, 6);
+        }
+        a_.load(rcx, at, true);
+        a_.alu(Assembler::add, rcx, rax, true);
+        a_.mask_to(rdx, 5);
+        a_.test(rdx, rdx, false);
+        a_.jump(not_equal, apart);
+        if (all) a_.store(site_field(site, offsetof(Site, row)), rcx, true);
+        by(rcx);
+        a_.bind(apart);
+        if (all) a_.store(site_field(site, offsetof(Site, row)), Site::kAllApart, true);
+        eights(true, all != nullptr);
+    } else {
+        a_.load(rcx, site_field(site, offsetof(Site, row)), true);
+        a_.alu(Assembler::compare, rcx, Site::kAllApart, true);
+        a_.jump(equal, scattered);
+        a_.jump(below, apart);
+        by(rcx);
+        a_.bind(apart);
+        eights(true, false);
+        a_.jump(done);
+        a_.bind(scattered);
+        eights(false, false);
+    }
+    a_.bind(done);
+}
+
 void Generator::scattered_access(const MemoryOp& m) {
     const Access address = s_->reads[0], data = m.loads ? s_->writes[0] : s_->reads[1];
     const auto slow = slow_for(m.where == MemoryOp::global, m.memory);
@@ -401,7 +486,7 @@ void Generator::scattered_access(const MemoryOp& m) {
             running(mask_of(address, unit));
             if (m.loads) {
                 Label whole;
-                if (op_->guard == kNoGuard) side_by_side(index, false, imm, 0, whole);
+                if (op_->guard == kNoGuard) side_by_side(index, false, imm, 0, -1, whole);
                 a_.vector(kGather, 0, 0, at(index), 5);
                 a_.bind(whole);
                 finish(data, unit, 0);
@@ -409,6 +494,8 @@ void Generator::scattered_access(const MemoryOp& m) {
                 a_.vector(kScatter, in_register(data, unit, 2), 0, at(index), 5);
             }
         }
+    } else if (m.loads && !wide && op_->guard == kNoGuard) {
+        load_far(address, data, imm);
     } else {  // eight: whose addresses or whose elements have 64 bits
         constexpr int masks[] = {1, 3, 2, 4};
         for (int unit = 0; unit < 4; ++unit) {
@@ -418,10 +505,7 @@ void Generator::scattered_access(const MemoryOp& m) {
                 a_.vector(narrow ? kGatherWide : kGatherFarWide, 0, 0, at(index), 5);
                 finish(data, unit, 0);
             } else if (m.loads) {
-                Label whole;
-                if (op_->guard == kNoGuard) side_by_side(index, true, imm, 2 + unit % 2, whole);
                 a_.vector(kGatherFar, 2 + unit % 2, 0, at(index), 5);
-                a_.bind(whole);
                 if (unit % 2 == 0) continue;
                 a_.vector(kInsertHalf, 0, 2, 3);
                 a_.byte(1);

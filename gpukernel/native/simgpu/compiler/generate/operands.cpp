@@ -11,11 +11,11 @@ bool Generator::merges(uint32_t operand) const {
     return op_->guard != kNoGuard || contains(block().kept, flow_.value(operand));
 }
 
-Memory Generator::scalar(uint32_t operand, uint8_t bytes) const {
-    if (operand & 1) return {r13, static_cast<int32_t>(operand), -1, bytes, true};
-    const Value& v = value(operand);
-    const uint32_t place = v.settled ? image_.layout.settled : image_.layout.lines;
-    return {v.settled ? r15 : rbx, static_cast<int32_t>(place) + 8 * v.scalar, -1, bytes, true};
+Memory Generator::scalar(uint32_t operand, uint8_t bytes) {
+    write_back(operand);
+    Memory from = home(operand);
+    from.bytes = bytes, from.broadcast = true;
+    return from;
 }
 Memory Generator::slot(uint32_t operand, int unit, uint8_t bytes) const {
     return {rbx, static_cast<int32_t>(operand) + bytes * unit, -1, bytes};
@@ -52,46 +52,6 @@ Memory Generator::lanes_of(int64_t step, uint32_t bytes, int unit) {
     return m;
 }
 
-int Generator::kept(uint32_t operand) const {
-    const auto at = std::find(kept_.begin(), kept_.end(), operand);
-    return at == kept_.end() || operand & 1 ? -1 : kKeeping[at - kept_.begin()];
-}
-void Generator::drop(uint32_t operand) { std::replace(kept_.begin(), kept_.end(), operand, kNoGuard); }
-bool Generator::read_soon(uint32_t operand) const {
-    constexpr uint32_t kSoon = 48;
-    for (uint32_t n = at_ + 1; n < std::min(block().end, at_ + kSoon); ++n) {
-        const Signature& s = flow_.signatures[n];
-        const auto is = [operand](const Access& a) { return a.operand == operand; };
-        if (function_.code[n].guard == operand || std::any_of(s.reads.begin(), s.reads.end(), is))
-            return true;
-        if (std::any_of(s.writes.begin(), s.writes.end(), is)) return false;
-    }
-    return false;
-}
-void Generator::keep(uint32_t operand) {
-    drop(operand);
-    if (!read_soon(operand)) return;
-    kept_[next_kept_] = operand;
-    a_.move(kKeeping[next_kept_], rax, true);
-    next_kept_ = (next_kept_ + 1) % kept_.size();
-}
-void Generator::keep_again(const Kept& kept) {
-    for (size_t n = 0; n < kept.size(); ++n) {
-        const uint32_t operand = kept[n];
-        if (operand == kNoGuard) continue;
-        const bool wide = value(operand).bytes == 8;
-        a_.load(kKeeping[n], is_line(operand) ? scalar(operand, 8) : slot(operand, 0, 4), wide);
-    }
-}
-void Generator::load_scalar(Gpr to, uint32_t operand, bool wide) {
-    if (const int reg = kept(operand); reg >= 0) return a_.move(to, static_cast<Gpr>(reg), wide);
-    a_.load(to, scalar(operand, 8), wide);
-}
-void Generator::alu_scalar(Assembler::Alu what, Gpr to, uint32_t operand, bool wide) {
-    if (const int reg = kept(operand); reg >= 0) return a_.alu(what, to, static_cast<Gpr>(reg), wide);
-    a_.alu(what, to, scalar(operand, 8), wide);
-}
-
 int Generator::in_register(Access access, int unit, int scratch) {
     if (!is_line(access.operand)) {
         const Value& v = value(access.operand);
@@ -99,7 +59,7 @@ int Generator::in_register(Access access, int unit, int scratch) {
         a_.vector(kLoad, scratch, 0, slot(access.operand, unit));
         return scratch;
     }
-    if (const int reg = broadcast_of(access); reg >= 0) return reg;
+    if (const int reg = broadcast_of(access, unit); reg >= 0) return reg;
     if (const int reg = kept(access.operand); reg >= 0) {
         a_.vector(access.bytes == 8 ? kBroadcastGprWide : kBroadcastGpr, scratch, 0, reg);
     } else {
@@ -124,9 +84,13 @@ void Generator::apply(Encoding i, int to, int first, Access second, int unit, in
 int Generator::half_in_register(Access access, int unit, int scratch) {
     if (is_line(access.operand)) {
         if (const int reg = broadcast_of(access); reg >= 0) return reg;
-        Memory from = scalar(access.operand, 4);
-        from.broadcast = false;
-        a_.vector(kBroadcast, scratch, 0, from);
+        if (const int reg = kept(access.operand); reg >= 0) {
+            a_.vector(kBroadcastGpr, scratch, 0, reg);
+        } else {
+            Memory from = scalar(access.operand, 4);
+            from.broadcast = false;
+            a_.vector(kBroadcast, scratch, 0, from);
+        }
         if (const int64_t by = step(access.operand)) {
             Memory lanes = lanes_of(by, 4, 0);
             lanes.displacement += 32 * unit, lanes.bytes = 32;
@@ -152,7 +116,7 @@ int Generator::home_of(Access access, int unit) const {
     return v.vectors.empty() ? -1 : v.vectors[static_cast<size_t>(unit)];
 }
 int Generator::register_of(Access access, int unit) const {
-    return is_line(access.operand) ? broadcast_of(access) : home_of(access, unit);
+    return is_line(access.operand) ? broadcast_of(access, unit) : home_of(access, unit);
 }
 int Generator::target(Access write, int unit) const {
     if (is_line(write.operand) || merges(write.operand) || value(write.operand).vectors.empty()) return 0;
@@ -166,8 +130,8 @@ int Generator::mask_of(Access write, int unit) {
 void Generator::finish(Access write, int unit, int reg) {
     const bool wide = write.bytes == 8;
     if (is_line(write.operand)) {
-        Memory to = scalar(write.operand, static_cast<uint8_t>(write.bytes));
-        to.broadcast = false;
+        Memory to = home(write.operand);
+        to.bytes = static_cast<uint8_t>(write.bytes);
         return a_.vector(wide ? kStoreFirstWide : kStoreFirst, reg, 0, to);
     }
     const Value& v = value(write.operand);
@@ -209,31 +173,33 @@ void Generator::need_masks(bool eights) {
 void Generator::line_to_slot(uint32_t operand) {
     const uint32_t bytes = value(operand).bytes;
     if (!bytes) {
-        a_.load(rax, scalar(operand, 4), false);
+        predicate_to(rax, operand, false);
         return a_.store(slot(operand, 0, 4), rax, false);
     }
     for (int unit = 0; unit < units(bytes); ++unit)
         a_.vector(kStore, in_register({operand, bytes}, unit, 0), 0, slot(operand, unit));
 }
 void Generator::predicate_to(Gpr to, uint32_t operand, bool inverted) {
-    if (const int reg = kept(operand); reg >= 0)
+    if (const int reg = kept(operand); reg < 0)
+        a_.load(to, home(operand), false);
+    else if (reg != to)
         a_.move(to, static_cast<Gpr>(reg), false);
-    else
-        a_.load(to, is_line(operand) ? scalar(operand, 4) : slot(operand, 0, 4), false);
     if (inverted) a_.complement(to);
 }
 // What lanes that do not run must keep is kept.
 void Generator::put_predicate(uint32_t operand, Gpr from) {
-    if (from != rax) a_.move(rax, from, false);
     if (!is_line(operand) && merges(operand)) {
+        if (from != rax) a_.move(rax, from, false);
+        from = rax;
         running_lanes(rdx);
         a_.alu(Assembler::bit_and, rax, rdx, false);
         a_.complement(rdx);
-        a_.alu(Assembler::bit_and, rdx, slot(operand, 0, 4), false);
+        a_.alu(Assembler::bit_and, rdx, home(operand), false);
         a_.alu(Assembler::bit_or, rax, rdx, false);
     }
-    a_.store(is_line(operand) ? scalar(operand, 4) : slot(operand, 0, 4), rax, false);
-    keep(operand);
+    const Gpr to = register_for(operand, kNoGuard);
+    if (to != from) a_.move(to, from, false);
+    put(operand, to);
 }
 
 }  // namespace gpukernel::simgpu::compiler

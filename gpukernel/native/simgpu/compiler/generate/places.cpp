@@ -22,7 +22,8 @@ constexpr int32_t kLook = 1 << 16, kLooks = 64 * kLook;
 constexpr int32_t kVector = 64;
 constexpr uint32_t kStates = kPlaceStates * sizeof(uint32_t);
 // Of what is known of sixteen lanes, two of which are a warp.
-constexpr int32_t kNear = 2, kOneByOne = 8, kRow = 32, kLearned = 128;
+constexpr int32_t kFar = 2, kOneByOne = 8, kNoRow = 32, kLearned = 128;
+constexpr int32_t kNothingYet = (kFar | kNoRow) * 3 | kLearned;
 // Where in a place's room something lies.
 constexpr int32_t kAddresses = 0, kFromFirst = 2 * kVector, kStores = 4 * kVector, kPointers = 8 * kVector;
 static_assert(kPointers + kVector == static_cast<int32_t>(kPlaceBytes));
@@ -76,8 +77,10 @@ Memory Generator::place_room(int place, int32_t at) const {
                      at};
 }
 void Generator::forget_place(uint32_t operand) {
-    if (const int place = place_of(operand); place >= 0)
-        a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsKnown);
+    const int place = place_of(operand);
+    if (place < 0) return;
+    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsUnknown);
+    for (int n = 0; n < 4; ++n) drop_pointer(place, n);
 }
 // Each address is as much more or less than it was, or the same: then so are the pointers, and all else that
 // is known goes from the first lane's place.
@@ -121,7 +124,7 @@ void Generator::recognise_place(int place, Label& elsewhere, Label& otherwise) {
         a_.vector(kStore, index[unit], 0, place_room(place, kAddresses + kVector * unit));
     for (int n = 0; n < 4; ++n) a_.alu(Assembler::add, place_room(place, kPointers + 8 * n), rax, true);
     a_.bind(there);
-    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown);
+    a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsUnknown);
 }
 
 // All lanes run: what is known from now on goes to its room.
@@ -136,10 +139,10 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.alu(Assembler::compare, rdx, kLooks, false);
         a_.jump(above_equal, elsewhere);
         a_.alu(Assembler::bit_and, rdx, -kLook, false);
-        a_.alu(Assembler::add, rdx, kLook, false);
+        a_.alu(Assembler::add, rdx, kLook | kNothingYet, false);
         a_.store(place_state(place), rdx, false);
     } else {
-        a_.store(place_state(place), 0, false);
+        a_.store(place_state(place), kNothingYet, false);
     }
     a_.load(rax, warp_field(offsetof(Warp, shared)), true);
     const auto lane = table_of([](uint32_t n) { return n % kHalfLanes; }, 0);
@@ -205,7 +208,7 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.alu(Assembler::bit_or, place_state(place), kOneByOne << unit);
         a_.vector(kLoad, 0, 0, from_first);
         same_or(0, 3, twice);
-        a_.alu(Assembler::bit_or, place_state(place), kRow << unit);
+        a_.alu(Assembler::bit_and, place_state(place), ~(kNoRow << unit));
         a_.bind(twice);
         a_.place(rdx, stores);
         a_.alu(Assembler::add, rdx, rcx, true);
@@ -220,10 +223,9 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.byte(5);
         a_.vector(kAdd, 0, 0, 1, 6);
         a_.vector(kStore, 0, 0, from_first);
-        a_.alu(Assembler::bit_or, place_state(place), kNear << unit);
+        a_.alu(Assembler::bit_and, place_state(place), ~(kFar << unit));
         a_.bind(next);
     }
-    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown | kLearned);
 }
 
 // A load or store through such an address.  Most often it is known, and both vectors are near or rows.
@@ -236,8 +238,8 @@ void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr
         [this, m, place, known, slow] {
             Label is_known, learn, each, done;
             a_.load(rdx, place_state(place), false);
-            a_.test(rdx, kPlaceIsKnown);
-            a_.jump(not_equal, is_known);
+            a_.test(rdx, kPlaceIsUnknown);
+            a_.jump(equal, is_known);
             Set address = flow_.nothing();
             insert(address, flow_.value(s_->reads[0].operand));
             if (!contains(changed_, flow_.value(s_->reads[0].operand))) reload(address);
@@ -255,32 +257,55 @@ void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr
             need_masks(false);
             for (int unit = 0; unit < 2; ++unit) known_half(m, place, unit);
             a_.bind(done);
+            load_pointers(slow->kept_behind);
             masks_ = Masks::unknown;
         },
         slow);
     a_.bind(*known);
-    const int32_t wanted = kPlaceIsKnown | (m.loads ? kNear : kRow) * 3;
-    a_.load(rdx, place_state(place), false);
-    a_.alu(Assembler::bit_and, rdx, wanted, false);
-    a_.alu(Assembler::compare, rdx, wanted, false);
+    a_.test(place_state(place), kPlaceIsUnknown | (m.loads ? kFar : kNoRow) * 3);
     a_.jump(not_equal, otherwise);
     for (int unit = 0; unit < 2; ++unit) {
-        a_.load(rcx, place_room(place, kPointers + 16 * unit), true);
+        const Gpr first = pointer(place, 2 * unit, rcx);
         if (m.loads) {
-            load_near(place, unit, imm, target(data, unit));
+            load_near(place, unit, first, pointer(place, 2 * unit + 1, rax), imm, target(data, unit));
             finish(data, unit, target(data, unit));
         } else {
-            a_.vector(kStore, in_register(data, unit, 3), 0, Memory{rcx, imm}, unit ? 2 : 1);
+            a_.vector(kStore, in_register(data, unit, 3), 0, Memory{first, imm}, unit ? 2 : 1);
         }
     }
 }
 
-// From the place in rcx on, and from where the last lanes are.
-void Generator::load_near(int place, int unit, int32_t imm, int to) {
-    a_.load(rax, place_room(place, kPointers + 16 * unit + 8), true);
+// The n-th of the four, in a register that has it or has nothing better; else in the one that is named.
+Gpr Generator::pointer(int place, int n, Gpr otherwise) {
+    const uint32_t operand = pointer_operand(place, n);
+    if (const int reg = kept(operand); reg >= 0) return static_cast<Gpr>(reg);
+    const auto free = [](const Keeping& k) { return k.operand == kNoGuard || is_pointer(k.operand); };
+    // Those that have been there for longest make way.
+    size_t at = next_kept_;
+    for (size_t tries = 0; tries < kept_.size() && !free(kept_[at]); ++tries) at = (at + 1) % kept_.size();
+    const bool stays = free(kept_[at]);
+    const Gpr to = stays ? kKeeping[at] : otherwise;
+    load_pointer(to, operand);
+    if (stays) kept_[at] = {operand, false}, next_kept_ = (at + 1) % kept_.size();
+    return to;
+}
+void Generator::drop_pointer(int place, int n) {
+    if (Keeping* k = keeping(pointer_operand(place, n))) *k = {};
+}
+void Generator::load_pointers(const Kept& kept) {
+    for (size_t n = 0; n < kept.size(); ++n)
+        if (is_pointer(kept[n].operand)) load_pointer(kKeeping[n], kept[n].operand);
+}
+void Generator::load_pointer(Gpr to, uint32_t operand) {
+    const auto n = static_cast<int>((operand - kFirstPointer) / 2);
+    a_.load(to, place_room(n / 4, kPointers + 8 * (n % 4)), true);
+}
+
+// From the first lane's place on, and from where the last lanes are.
+void Generator::load_near(int place, int unit, Gpr first, Gpr last, int32_t imm, int to) {
     a_.vector(kLoad, to, 0, place_room(place, kFromFirst + kVector * unit));
-    a_.vector(kLoad, 5, 0, Memory{rcx, imm});
-    a_.vector(kPermuteTwo, to, 5, Memory{rax, imm});
+    a_.vector(kLoad, 5, 0, Memory{first, imm});
+    a_.vector(kPermuteTwo, to, 5, Memory{last, imm});
 }
 
 // The same for sixteen lanes wherever they are.  rdx has the state.
@@ -290,9 +315,14 @@ void Generator::known_half(const MemoryOp& m, int place, int unit) {
     const int k = unit ? 2 : 1, from = m.loads ? 0 : in_register(data, unit, 3);
     Label apart, each, done;
     a_.load(rcx, place_room(place, kPointers + 16 * unit), true);
-    a_.test(rdx, (m.loads ? kNear : kRow) << unit);
-    a_.jump(equal, apart);
-    m.loads ? load_near(place, unit, imm, 0) : a_.vector(kStore, from, 0, Memory{rcx, imm}, k);
+    a_.test(rdx, (m.loads ? kFar : kNoRow) << unit);
+    a_.jump(not_equal, apart);
+    if (m.loads) {
+        a_.load(rax, place_room(place, kPointers + 16 * unit + 8), true);
+        load_near(place, unit, rcx, rax, imm, 0);
+    } else {
+        a_.vector(kStore, from, 0, Memory{rcx, imm}, k);
+    }
     a_.jump(done);
     a_.bind(apart);
     if (!m.loads) {

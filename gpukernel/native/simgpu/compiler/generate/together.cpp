@@ -109,7 +109,16 @@ Label& Generator::each_apart() {
             if (block + 1 < flow_.blocks.size()) a_.jump(arrivals_[block + 1]);
         });
     }
-    return apart_from_[at_];
+    Label& label = apart_from_[at_];
+    if (!must_write_back(before_)) return label;
+    auto first = std::make_shared<Label>();
+    cold_.push_back([this, first, &label, kept = kept_, before = before_] {
+        a_.bind(*first);
+        kept_ = kept;
+        write_back(before);
+        a_.jump(label);
+    });
+    return *first;
 }
 
 }  // namespace gpukernel::simgpu::compiler

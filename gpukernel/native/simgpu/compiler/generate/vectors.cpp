@@ -32,12 +32,12 @@ Memory Generator::places(std::vector<uint64_t> numbers, uint32_t bytes) {
 void Generator::vector_for_all(const MemoryOp& m) {
     need_masks();
     const auto slow = slow_for(m.where == MemoryOp::global, m.whole());
-    const int32_t at = line_address(m, m.whole(), *slow);
+    const Memory at = line_address(m, m.whole(), *slow);
     for (uint32_t n = 0; n < m.count; ++n) {
         const Access to = element(m, n);
         if (!to.bytes) continue;
-        a_.load_sized(rcx, Memory{rax, at + static_cast<int32_t>(n * m.memory)}, m.memory, m.is_signed,
-                      m.reg == 8);
+        a_.load_sized(rcx, Memory{at.base, at.displacement + static_cast<int32_t>(n * m.memory)}, m.memory,
+                      m.is_signed, m.reg == 8);
         a_.vector(m.reg == 8 ? kBroadcastGprWide : kBroadcastGpr, 5, 0, static_cast<int>(rcx));
         for (int unit = 0; unit < units(to.bytes); ++unit) finish(to, unit, 5);
     }
@@ -48,21 +48,23 @@ void Generator::vector_for_all(const MemoryOp& m) {
 void Generator::vector_row(const MemoryOp& m) {
     need_masks();
     const auto slow = slow_for(m.where == MemoryOp::global, int64_t{kLanes} * m.whole());
-    const int32_t at = line_address(m, int64_t{kLanes} * m.whole(), *slow);
+    Memory at = line_address(m, int64_t{kLanes} * m.whole(), *slow);
+    at.bytes = 64;
     if (m.loads) {
-        take_apart(m, Memory{rax, at, -1, 64});
+        take_apart(m, at);
     } else {
+        write_back(before_);  // for some of the ways to where they are dropped
         Label some, done;
         if (op_->guard == kNoGuard) {
             a_.alu(Assembler::compare, r12, -1, false);
             a_.jump(not_equal, some);
-            put_together(m, Memory{rax, at, -1, 64});
+            put_together(m, at);
             a_.jump(done);
             a_.bind(some);
         }
         put_together(m, field(offsetof(Context, lanes) + sizeof(Context::lanes[0]), 64));
         drop_all();
-        a_.place(r9, Memory{rax, at});
+        a_.place(r9, at);
         each_lane([&] {
             a_.move(rsi, rdx, true);
             a_.shift_left(rsi, m.whole() == 8 ? 3 : 4, true);

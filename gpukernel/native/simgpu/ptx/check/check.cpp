@@ -251,7 +251,7 @@ struct Checker {
                                               : "the result goes to a register");
         switch (o.kind) {
             case Operand::integer:
-                if (is_float(type) || type == Type::bf16)
+                if (is_float(type) || type == Type::bf16 || type == Type::f16x2 || type == Type::bf16x2)
                     return no("a floating-point number is needed, not an integer");
                 return true;
             case Operand::floating32:

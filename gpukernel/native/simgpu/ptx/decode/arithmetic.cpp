@@ -38,6 +38,11 @@ void Decoder::arithmetic() {
         if (dropped.count(p) || (saturate && p == "sat")) continue;
         key += "." + p;
     }
+    if (base == "prmt") {  // whose type may stand before its mode or behind it
+        key = "prmt.b32";
+        for (const std::string& p : here_->parts)
+            if (p != base && p != "b32") key += "." + p;
+    }
     if (base == "rcp" || base == "rsqrt")
         if (t == Type::f64 && has("approx") && has("ftz")) key = base + ".ftz64.f64";
     if (base == "testp") {

@@ -47,6 +47,11 @@ void Decoder::convert() {
     if (is_float(d) || is_float(s)) set_mode(narrow ? 0 : wanted_mode());
     Op op = fresh();
     op.a = source(operand(1), s);
+    if (has("ftz") && d == Type::bf16) {  // the other formats of 16 bits hold no number that is flushed
+        const uint32_t flushed = temp(4);
+        prepare("flush.f32", flushed, op.a);
+        op.a = flushed;
+    }
     if (here_->operands.size() > 2) op.b = source(operand(2), s);
     if (has("relu") && size_of(d) == 2 && d != Type::f16 &&
         d != Type::bf16) {  // before it is too short to tell
