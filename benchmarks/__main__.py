@@ -27,7 +27,7 @@ ALL = (
     "pauses",
     "hub",
 )
-BY_NAME = ("slurm",)
+BY_NAME = ("slurm", "containers")
 """Those that need what not everybody has, and are printed when they are named."""
 
 
@@ -42,7 +42,7 @@ def main(names: list[str]) -> None:
     if unknown := [name for name in names if name not in (*ALL, *BY_NAME)]:
         found = "" if unknown[0] in ("-h", "--help") else f"There is no benchmark {unknown[0]!r}.  "
         sys.exit(
-            f"{found}Usage: python -m benchmarks [NAME …], of {', '.join((*ALL, *BY_NAME))}; without a name all but the last are run and written."
+            f"{found}Usage: python -m benchmarks [NAME …], of {', '.join((*ALL, *BY_NAME))}; without a name all but the last two are run and written."
         )
     sections = []
     for name in names or ALL:

@@ -24,7 +24,7 @@ from gpukernel.client.admin import AdminClient
 from gpukernel.client.hub import HubClient
 from gpukernel.client.tokens import TokenRenewal
 from gpukernel.common.address import resolve_address
-from gpukernel.common.errors import PoolError
+from gpukernel.common.errors import NotAllowed, PoolError
 from hub_spawner.pool import connection_file, read_credentials, server_name
 
 __all__ = ["Reconciler", "running_servers"]
@@ -123,6 +123,13 @@ class Reconciler:
         try:
             for line in await client.import_courses(text, once=True):
                 log.info("courses: %s", line)
+        except NotAllowed:
+            log.error(
+                "%s is not imported, since the Hub's token is not one of scope admin; "
+                "an administrator of the pool does it: gpukernel quota import %s",
+                self.courses,
+                Path(self.courses).name,
+            )
         except PoolError as error:
             if "line " not in str(error):
                 raise

@@ -49,15 +49,16 @@ def configure(
     c
         The configuration object of JupyterHub's file.
     pool
-        A pool that runs elsewhere: the connection file that ``gpukernel token create --scope service --file`` wrote, or an address
+        A pool that runs elsewhere: the connection file that ``gpukernel token create --scope admin --file`` wrote, or an address
         (``tls://HOST:PORT``, ``unix:/path/pool.sock``).  Empty: the Hub runs a pool of its own, with this machine's GPUs.
     pool_for_servers
         The address that single-user servers use, where it is another one.
     token_file
-        File with a token, where `pool` is an address over TCP.  The scope ``service`` is enough for servers and courses; the console's
-        administration pages need ``admin``.  A pool over a unix socket of the Hub's own account needs no token.
+        File with a token, where `pool` is an address over TCP.  The scope ``service`` is enough for servers; to import `courses`, and for
+        the console's administration pages, it is ``admin``.  A pool over a unix socket of the Hub's own account needs no token.
     courses
-        A ``courses.yaml``: imported when the Hub starts, if it is not the text that was imported last.
+        A ``courses.yaml``: imported when the Hub starts, if it is not the text that was imported last.  With a token of scope ``service``
+        an administrator of the pool imports it (``gpukernel quota import``).
     environments
         What courses may offer, as `GPUSpawnerMixin.environments`.
     state

@@ -7,6 +7,14 @@ and `pool` load the server.  `hub_spawner.demo` uses `demo`; nobody else imports
 
 from __future__ import annotations
 
+import os
+import signal
+
+if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+    # The kernel drops signals without a handler that are for a container's first process (pid_namespaces(7)): one that starts, or waits
+    # for its pool, would not hear that its pod is to end.  Commands that end in a better way have handlers of their own, later.
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+
 from gpukernel.cli.app import app
 
 __all__ = ["app", "main"]

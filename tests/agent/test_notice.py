@@ -139,3 +139,19 @@ def test_a_notice_that_is_none_is_refused(wrong: str, said: str) -> None:
     refused = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert refused.returncode == 2
     assert said in refused.stderr
+
+
+def test_a_container_s_first_process_ends_while_it_waits_for_its_pool(tmp_path: Path) -> None:
+    space = ("unshare", "--pid", "--fork", "--kill-child")
+    if subprocess.run((*space, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("needs a namespace of processes")
+    away = ("agent", "--pool", f"unix:{tmp_path}/pool.sock", "--state", str(tmp_path / "agent"))
+    outer = Process((*space, *CLI, *away, "--simulate", "v100"), dict(os.environ))
+    try:
+        eventually(lambda: "is away" in outer.said or outer.process.poll() is not None)
+        assert outer.process.poll() is None, outer.said
+        (first,) = Path(f"/proc/{outer.process.pid}/task/{outer.process.pid}/children").read_text().split()
+        os.kill(int(first), signal.SIGTERM)
+        assert outer.process.wait(timeout=30) == 128 + signal.SIGTERM, outer.said
+    finally:
+        outer.end()

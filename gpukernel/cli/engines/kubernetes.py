@@ -264,6 +264,7 @@ def node(
     """
     _needs_lightkube()
     from gpukernel.common import logs
+    from gpukernel.engines.kubernetes.health import DeviceHealth
     from gpukernel.engines.kubernetes.kubelet import KubeletPlugin
     from gpukernel.engines.kubernetes.preparing import Preparing
 
@@ -273,7 +274,8 @@ def node(
 
     async def work() -> None:
         async with _clients(kubeconfig, pool, state) as (api, client):
-            await KubeletPlugin(Preparing(api, client, files, cluster, wait), plugins, registry).run(every)
+            preparing = Preparing(api, client, files, cluster, wait)
+            await KubeletPlugin(preparing, DeviceHealth(client), plugins, registry).run(every)
 
     _run(work())
 

@@ -1,4 +1,4 @@
-"""The kubelet's side of the driver: the socket on which it finds the plugin, and the one on which it has claims prepared.
+"""The kubelet's side of the driver: the socket on which it finds the plugin, and the one on which it has claims prepared and watches health.
 
 Guarantees
 ----------
@@ -22,10 +22,12 @@ from gpukernel.common.fork_safe_grpc import grpc  # before the messages import i
 # isort: split
 import gpukernel.engines.kubernetes.proto.dra_beta_pb2 as beta_pb
 import gpukernel.engines.kubernetes.proto.dra_beta_pb2_grpc as beta_rpc
+import gpukernel.engines.kubernetes.proto.dra_health_pb2_grpc as health_rpc
 import gpukernel.engines.kubernetes.proto.dra_pb2 as pb
 import gpukernel.engines.kubernetes.proto.dra_pb2_grpc as rpc
 import gpukernel.engines.kubernetes.proto.registration_pb2 as registration_pb
 import gpukernel.engines.kubernetes.proto.registration_pb2_grpc as registration_rpc
+from gpukernel.engines.kubernetes.health import DeviceHealth
 from gpukernel.engines.kubernetes.names import DRIVER
 from gpukernel.engines.kubernetes.preparing import NotPrepared, Preparing
 
@@ -155,8 +157,8 @@ class KubeletPlugin:
         The kubelet's folders of plugins' sockets, and of those on which plugins are found.
     """
 
-    def __init__(self, preparing: Preparing, plugins: Path, registry: Path) -> None:
-        self._preparing = preparing
+    def __init__(self, preparing: Preparing, health: DeviceHealth, plugins: Path, registry: Path) -> None:
+        self._preparing, self._health = preparing, health
         self._socket = plugins / DRIVER / "dra.sock"
         self._found_by = registry / f"{DRIVER}-reg.sock"
         self._registration = _Registration(self._socket)
@@ -169,6 +171,7 @@ class KubeletPlugin:
                 self._socket,
                 lambda server: rpc.add_DRAPluginServicer_to_server(claims, server),  # type: ignore[arg-type]
                 lambda server: beta_rpc.add_DRAPluginServicer_to_server(beta, server),  # type: ignore[arg-type]
+                lambda server: health_rpc.add_DRAResourceHealthServicer_to_server(self._health, server),  # type: ignore[arg-type]
             ),
             listening(
                 self._found_by,
@@ -179,4 +182,7 @@ class KubeletPlugin:
             ),
         ):
             log.info("listening at %s, to be found at %s", self._socket, self._found_by)
-            await self._preparing.run(every)
+            try:
+                await self._preparing.run(every)
+            finally:
+                self._health.close()

@@ -15,7 +15,15 @@ from gpukernel.common.model import Device
 from gpukernel.engines.kubernetes.names import DRIVER, POOL, device_name
 from gpukernel.engines.kubernetes.quantities import MIB, quantity
 
-__all__ = ["MOST_DEVICES", "SliceSettings", "arranged", "slice_manifest", "slice_name", "spec_of"]
+__all__ = [
+    "MOST_DEVICES",
+    "SliceSettings",
+    "arranged",
+    "is_passing",
+    "slice_manifest",
+    "slice_name",
+    "spec_of",
+]
 
 MOST_DEVICES = 64
 """Devices of one ResourceSlice, where any of them may have a taint."""
@@ -76,6 +84,11 @@ def _attributes(device: Device, settings: SliceSettings) -> dict[str, Any]:
     }
 
 
+def is_passing(trouble: str) -> bool:
+    """Return whether what is said of a device keeps only new leases away: memory behind those that are there is still theirs."""
+    return trouble in ("", "drained", "away") or "being stopped" in trouble
+
+
 def _taints(device: Device) -> list[dict[str, str]]:
     """Return why new claims, or any, have no place on a device.
 
@@ -84,7 +97,7 @@ def _taints(device: Device) -> list[dict[str, str]]:
     if not device.trouble and device.decided_by == "kubernetes" and not device.next_decider:
         return []
     word = re.sub(r"[^A-Za-z0-9]+", "-", device.trouble or "leaving").strip("-")[:63].strip("-")
-    if device.trouble in ("", "drained", "away") or "being stopped" in device.trouble:
+    if is_passing(device.trouble):
         return [{"key": DRAINED, "value": word, "effect": "NoSchedule"}]
     return [{"key": FAILED, "value": word, "effect": "NoExecute"}]
 

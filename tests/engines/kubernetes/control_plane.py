@@ -1,7 +1,8 @@
 """A control plane of Kubernetes on this machine, from its own programs in a folder: etcd, API server, scheduler and controllers.
 
 ``GPUKERNEL_TEST_KUBERNETES=FOLDER`` names the folder; the programs are those of a release of Kubernetes 1.36 or newer.
-Everything listens at 127.0.0.1 and ends with the context.  A kubelet of the folder is another file's, ``real_node.py``.
+Everything listens at 127.0.0.1, or at the one address that a node with a network of its own sees, and ends with the context.  A kubelet of
+the folder is another file's, ``real_node.py``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import secrets
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,13 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from tests.conftest import eventually
 from tests.ports import free_port
 
-__all__ = ["NEEDED", "NODE", "PROGRAMS", "ControlPlane", "running_control_plane"]
+__all__ = ["NEEDED", "NODE", "PROGRAMS", "SERVICES", "ControlPlane", "running_control_plane"]
 
 PROGRAMS = "GPUKERNEL_TEST_KUBERNETES"
 NEEDED = ("etcd", "kube-apiserver", "kube-scheduler", "kube-controller-manager")
 NODE = "node-real"
-"""The node that may have a kubelet."""
+SERVICES = "10.254.0.0/24"
+"""Addresses of Services; the first is the API's own."""
 _CONTROLLERS = (
     "resourceclaim-controller",
     "device-taint-eviction-controller",
@@ -40,11 +42,29 @@ _CONTROLLERS = (
 
 
 class ControlPlane:
-    """A control plane; `kubeconfig` is its administrator's, `node_token` the kubelet's, and `home` has each program's log, ``NAME.log``."""
+    """A control plane; `kubeconfig` is its administrator's, `node_token` the kubelet's, and `home` has each program's log, ``NAME.log``.
 
-    def __init__(self, programs: Path, home: Path) -> None:
-        self.programs, self.home = programs, home
-        self.url = f"https://127.0.0.1:{free_port()}"
+    Parameters
+    ----------
+    address
+        The address of this machine at which the API server listens.
+    controllers
+        Those of Kubernetes that run; ``*`` is all that it starts by default.
+    node
+        The node that may have a kubelet.
+    """
+
+    def __init__(
+        self,
+        programs: Path,
+        home: Path,
+        address: str = "127.0.0.1",
+        controllers: Sequence[str] = _CONTROLLERS,
+        node: str = NODE,
+    ) -> None:
+        self.programs, self.home, self.node = programs, home, node
+        self.address, self._controllers = address, controllers
+        self.url = f"https://{address}:{free_port()}"
         self.token, self.node_token = secrets.token_hex(16), secrets.token_hex(16)
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -72,18 +92,18 @@ class ControlPlane:
         )
         (self.home / "tokens.csv").write_text(
             f"{self.token},admin,admin,system:masters\n"
-            f"{self.node_token},system:node:{NODE},{NODE},system:nodes\n"
+            f"{self.node_token},system:node:{self.node},{self.node},system:nodes\n"
         )
         accounts = str(self.home / "accounts.key")
         self._run(
             "kube-apiserver",
             etcd_servers=client,
-            bind_address="127.0.0.1",
-            advertise_address="127.0.0.1",
+            bind_address=self.address,
+            advertise_address=self.address,
             secure_port=self.url.rpartition(":")[2],
             cert_dir=str(self.home / "certificates"),
             endpoint_reconciler_type="none",
-            service_cluster_ip_range="10.254.0.0/24",
+            service_cluster_ip_range=SERVICES,
             service_account_issuer="https://kubernetes.default.svc",
             service_account_key_file=accounts,
             service_account_signing_key_file=accounts,
@@ -92,6 +112,7 @@ class ControlPlane:
             # Older versions of the API, by which a policy for v1 could be passed.
             runtime_config="resource.k8s.io/v1beta1=true,resource.k8s.io/v1beta2=true",
             allow_privileged="true",
+            kubelet_preferred_address_types="InternalIP",
         )
         eventually(self._answers, seconds=180)
         self._http = httpx.Client(verify=self._trusted(), timeout=60)
@@ -108,7 +129,8 @@ class ControlPlane:
             "kube-controller-manager",
             **common,
             secure_port=str(free_port()),
-            controllers=",".join(_CONTROLLERS),
+            controllers=",".join(self._controllers),
+            root_ca_file=str(self.home / "certificates" / "apiserver.crt"),
             use_service_account_credentials="true",
             service_account_private_key_file=accounts,
         )
@@ -202,9 +224,14 @@ def _folder(manifest: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def running_control_plane(home: Path) -> Iterator[ControlPlane]:
+def running_control_plane(
+    home: Path,
+    address: str = "127.0.0.1",
+    controllers: Sequence[str] = _CONTROLLERS,
+    node: str = NODE,
+) -> Iterator[ControlPlane]:
     """The control plane of the programs that `PROGRAMS` names."""
-    plane = ControlPlane(Path(os.environ[PROGRAMS]), home)
+    plane = ControlPlane(Path(os.environ[PROGRAMS]), home, address, controllers, node)
     try:
         plane.start()
         yield plane

@@ -17,6 +17,8 @@ import grpc
 
 import gpukernel.engines.kubernetes.proto.dra_beta_pb2 as beta_pb
 import gpukernel.engines.kubernetes.proto.dra_beta_pb2_grpc as beta_rpc
+import gpukernel.engines.kubernetes.proto.dra_health_pb2 as health_pb
+import gpukernel.engines.kubernetes.proto.dra_health_pb2_grpc as health_rpc
 import gpukernel.engines.kubernetes.proto.dra_pb2 as pb
 import gpukernel.engines.kubernetes.proto.dra_pb2_grpc as rpc
 import gpukernel.engines.kubernetes.proto.registration_pb2 as registration_pb
@@ -93,6 +95,17 @@ class Kubelet:
             if beta
             else (rpc.DRAPluginStub(self._channel), pb)
         )
+
+    def health(self) -> Iterator[dict[str, tuple[str, str]]]:
+        """Watch devices' health: of each answer, by device, the state and what is said."""
+        assert self._channel is not None
+        stub = health_rpc.DRAResourceHealthStub(self._channel)
+        for answer in stub.NodeWatchResources(health_pb.NodeWatchResourcesRequest()):
+            assert {one.device.pool_name for one in answer.devices} <= {"gpukernel"}
+            yield {
+                one.device.device_name: (health_pb.HealthStatus.Name(one.health), one.message)
+                for one in answer.devices
+            }
 
     def start_preparing(self, *names: str, beta: bool = False, uid: str = "") -> Any:
         """Ask that claims be prepared, and return the call; `uid` is said in place of a claim's own."""

@@ -1,8 +1,8 @@
 """A node of Kubernetes on this machine: containerd and the kubelet, for the control plane of ``control_plane.py``.
 
-Both run in a mount namespace of their own, with ``/run``, ``/var/log`` and ``/var/lib/kubelet`` for themselves: a plugin that starts in it
-finds a node's folders where they always are, and nothing of them is left behind.  Pods have this machine's network, so no plugin for
-networks is needed.
+Both run in a mount namespace of their own, with ``/run``, ``/var/log`` and ``/var/lib`` for themselves: a plugin that starts in it finds a
+node's folders where they always are, and nothing of them is left behind.  Pods have this machine's network, and no plugin for networks is
+needed, unless the node is given a network of its own (``hour/network.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import pytest
 
 from tests.conftest import eventually
 from tests.engines.containers.test_cri import IMAGE, image
-from tests.engines.kubernetes.control_plane import NODE, PROGRAMS, ControlPlane
+from tests.engines.kubernetes.control_plane import PROGRAMS, ControlPlane
+from tests.engines.kubernetes.hour.network import NODE_ADDRESS, Network
 
 __all__ = ["Node", "running_node"]
 
@@ -74,16 +75,23 @@ _KUBELET = {
     "imageGCHighThresholdPercent": 100,
     "nodeStatusUpdateFrequency": "2s",
 }
+# What a node with a network of its own has besides: the API server asks it for logs and to run commands, and nobody else reaches it.
+_REACHED = {
+    "enableServer": True,
+    "address": NODE_ADDRESS,
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "clusterDomain": "cluster.local",
+}
 
 
 class Node:
     """A node; `home` has its files, and `log` the logs of containerd, the kubelet and plugins."""
 
-    def __init__(self, home: Path, plane: ControlPlane) -> None:
-        self.home, self.plane = home, plane
+    def __init__(self, home: Path, plane: ControlPlane, network: Network | None) -> None:
+        self.home, self.plane, self._network = home, plane, network
         self.log = home / "log"
-        for name in ("log", "kubelet", "networks", "tunables"):
-            (home / name).mkdir()
+        for name in ("log", "lib/kubelet", "networks", "tunables"):
+            (home / name).mkdir(parents=True)
         self._configure()
         self._runtime = self._started("containerd", ["sh", "-e", "-c", self._script()], new=True)
         self.kubelet: subprocess.Popen[bytes] | None = None
@@ -91,13 +99,17 @@ class Node:
     def _configure(self) -> None:
         home = self.home
         (home / "config.toml").write_text(_RUNTIME.format(home=home, socket=_SOCKET, image=IMAGE))
-        (home / "networks" / "none.conflist").write_text(json.dumps(_NETWORK))
-        (home / "kubelet.json").write_text(json.dumps(_KUBELET))
+        if self._network is None:
+            (home / "networks" / "none.conflist").write_text(json.dumps(_NETWORK))
+        else:
+            self._network.configure(home / "networks")
+        settings = _KUBELET | (_REACHED | {"clusterDNS": [NODE_ADDRESS]} if self._network else {})
+        (home / "kubelet.json").write_text(json.dumps(settings))
         for name, value in _TUNABLES.items():
             (home / "tunables" / name.replace("/", ".")).write_text(f"{value}\n")
 
     def _script(self) -> str:
-        binds = {self.home / "kubelet": "/var/lib/kubelet", self.log: "/var/log"} | {
+        binds = {self.home / "lib": "/var/lib", self.log: "/var/log"} | {
             self.home / "tunables" / name.replace("/", "."): f"/proc/sys/{name}" for name in _TUNABLES
         }
         lines = ["mount -t tmpfs node /run", *(f"mount --bind {own} {place}" for own, place in binds.items())]
@@ -105,13 +117,18 @@ class Node:
 
     def _started(self, name: str, command: list[str], new: bool = False) -> subprocess.Popen[bytes]:
         words = ["unshare", "--mount", "--propagation", "private"] if new else self.inside
+        if new and self._network is not None:
+            words = [*self._network.words, *words]
         with (self.log / f"{name}.log").open("ab") as log:
             return subprocess.Popen([*words, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @property
     def inside(self) -> list[str]:
         """The words before a command that let it run on the node."""
-        return ["nsenter", f"--mount=/proc/{self._runtime.pid}/ns/mnt", "--"]
+        spaces = [f"--mount=/proc/{self._runtime.pid}/ns/mnt"]
+        if self._network is not None:
+            spaces.append(f"--net=/proc/{self._runtime.pid}/ns/net")
+        return ["nsenter", *spaces, "--"]
 
     @property
     def powerless(self) -> list[str]:
@@ -126,17 +143,22 @@ class Node:
     def begin(self) -> None:
         """Give the runtime its image, start the kubelet, and wait until the node is there."""
         eventually(lambda: self._ctr("version").returncode == 0, seconds=120)
-        imported = self._ctr("images", "import", str(image(self.home)))
-        assert imported.returncode == 0, imported.stderr
+        self.have(image(self.home))
         self.start_kubelet()
         eventually(self._is_ready, seconds=180)
         # Kubernetes' controller of nodes, which does not run here, takes the taint of a new node away.
-        self.plane.ask("PATCH", f"/api/v1/nodes/{NODE}", {"spec": {"taints": None}})
+        self.plane.ask("PATCH", f"/api/v1/nodes/{self.plane.node}", {"spec": {"taints": None}})
+
+    def have(self, archive: Path) -> None:
+        """Give the runtime the image of an archive."""
+        imported = self._ctr("images", "import", str(archive))
+        assert imported.returncode == 0, imported.stderr
 
     def start_kubelet(self) -> None:
         """Start the kubelet, as the account of a node."""
-        words = [f"--config={self.home}/kubelet.json", f"--hostname-override={NODE}"]
-        words += [f"--kubeconfig={self.plane.config_for(NODE, self.plane.node_token)}", "-v=2"]
+        words = [f"--config={self.home}/kubelet.json", f"--hostname-override={self.plane.node}"]
+        words += [f"--kubeconfig={self.plane.config_for(self.plane.node, self.plane.node_token)}", "-v=2"]
+        words += [] if self._network is None else [f"--node-ip={NODE_ADDRESS}"]
         self.kubelet = self._started("kubelet", [str(self.plane.programs / "kubelet"), *words])
 
     def kill_kubelet(self) -> None:
@@ -153,7 +175,7 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Return what the kubelet says of its node; nothing where the API has no such node yet."""
-        asked = self.plane.ask("GET", f"/api/v1/nodes/{NODE}")
+        asked = self.plane.ask("GET", f"/api/v1/nodes/{self.plane.node}")
         return dict(asked.json()["status"]) if asked.is_success else {}
 
     def output(self, pod: dict[str, Any]) -> str:
@@ -171,7 +193,7 @@ class Node:
 
     def _ctr(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [*self.inside, "ctr", "--address", _SOCKET, "--namespace", "k8s.io", *words]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
     def runs(self, container: str) -> bool:
         """Return whether a container's program runs."""
@@ -194,7 +216,7 @@ class Node:
         for folder in [Path("/sys/fs/cgroup/k8s.io"), *Path("/sys/fs/cgroup").glob("*/k8s.io")]:
             with contextlib.suppress(OSError):
                 folder.rmdir()
-        self.plane.ask("DELETE", f"/api/v1/nodes/{NODE}")
+        self.plane.ask("DELETE", f"/api/v1/nodes/{self.plane.node}")
 
 
 def _sharing_mounts(process: int) -> set[int]:
@@ -208,25 +230,21 @@ def _sharing_mounts(process: int) -> set[int]:
 
 
 @contextlib.contextmanager
-def running_node(plane: ControlPlane) -> Iterator[Node]:
+def running_node(plane: ControlPlane, network: Network | None = None) -> Iterator[Node]:
     """A node of a control plane; skips where it cannot be had."""
     path = f"{plane.programs}{os.pathsep}{os.environ['PATH']}"
     missing = [one for one in _NEEDED if not shutil.which(one, path=path)]
     missing += [] if (plane.programs / "kubelet").exists() else [f"kubelet in {PROGRAMS}"]
     if missing or os.geteuid() != 0:
         pytest.skip(f"needs root, a kubelet and containerd 2; missing: {', '.join(missing) or 'root'}")
-    made = not (folder := Path("/var/lib/kubelet")).exists()
-    folder.mkdir(exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="node-", dir="/var/tmp"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", path)
-        node = Node(home, plane)
+        node = Node(home, plane, network)
         try:
             node.begin()
             yield node
         finally:
             node.stop()
-            shutil.copytree(node.log, plane.home / NODE, symlinks=True)  # to be read after a failure
+            shutil.copytree(node.log, plane.home / plane.node, symlinks=True)  # to be read after a failure
             shutil.rmtree(home, ignore_errors=True)
-            if made:
-                folder.rmdir()

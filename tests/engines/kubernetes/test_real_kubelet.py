@@ -82,6 +82,15 @@ class NodePods(Pods):
         is_there = "running" in told.get("state", {})
         return str(told["containerID"]).removeprefix("containerd://") if is_there else ""
 
+    def health(self, name: str) -> list[str]:
+        """Return what the kubelet says of the devices of a pod's slices."""
+        (told,) = self.get(name)["status"].get("containerStatuses") or [{}]
+        return [
+            device["health"]
+            for one in told.get("allocatedResourcesStatus", ())
+            for device in one.get("resources", ())
+        ]
+
     def end(self, name: str) -> None:
         """Delete a pod as ``kubectl delete`` does: the kubelet ends it."""
         self._plane.ask("DELETE", f"{self.path}/{name}")
@@ -169,6 +178,7 @@ def test_a_pod_of_the_kubelet_sees_its_slice_and_gives_it_back(
         eventually(lambda name=name: node.output(pods.get(name)) == SEEN, seconds=PATIENCE)
         assert [one.slices[0].memory_bytes for one in of(pool, uid)] == [655 * MIB]
     assert node.files(CDI) == sorted(f"gpukernel.io-claim_{one}.json" for one in (first, second))
+    eventually(lambda: pods.health("first") == ["Healthy"], seconds=PATIENCE)
     pods.end("first")
     eventually(lambda: pods.is_gone("first"), seconds=PATIENCE)
     began = time.monotonic()
