@@ -126,9 +126,17 @@ class IoThread:
 
 
 async def answer(
-    deciding: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[T]], on_begun: Callable[[], None]
+    deciding: asyncio.AbstractEventLoop,
+    work: Callable[[], Awaitable[T]],
+    on_begun: Callable[[], None] = lambda: None,
 ) -> T:
-    """Await `work`, a handler's call, in the deciding loop; to be called in the I/O loop."""
+    """Await `work`, a handler's call, in the deciding loop; to be called in the I/O loop.
+
+    Parameters
+    ----------
+    on_begun
+        Is called in the deciding loop when `work` first awaits something.
+    """
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def begin() -> None:
@@ -197,6 +205,8 @@ async def answers(
     ----------
     work
         Is given the requests as an iterator of the deciding loop, or None.
+    on_begun
+        Is called in the deciding loop when `work` first awaits something.
     """
     io = asyncio.get_running_loop()
     back = _Conveyor(deciding, io)
