@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstddef>
 
+#include "simgpu/compiler/avx2/avx2.h"
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
 
@@ -34,6 +35,9 @@ Generator::Generator(MachineCode& image)
 }
 
 void Generator::run() {
+    if (image_.narrow)
+        a_.narrow(image_.layout.frame, image_.layout.literals,
+                  [this](std::vector<uint64_t> words) { return literal(std::move(words), 64, false); });
     for (block_ = 0; block_ < flow_.blocks.size() && !full(); ++block_) {
         const CodeBlock& b = block();
         a_.bind(arrivals_[block_]);
@@ -55,6 +59,7 @@ void Generator::run() {
     write_settled();
     write_thunk();
     image_.code = a_.code();
+    image_.unknown = a_.failed();
 }
 
 // Those of a block from one on.
@@ -74,6 +79,7 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
         if (settled_[at_]) continue;
         op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
         before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
+        if (a_.is_narrow()) a_.only(vectors_of(before_));
         if (const auto from = apart_from_.find(at_); apart_ && from != apart_from_.end()) {
             a_.bind(from->second);
             masks_ = Masks::unknown;
@@ -86,8 +92,19 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
         else
             control();
     }
+    if (a_.is_narrow()) a_.only(vectors_of(alive.back()));
     if (function_.code[b.end - 1].control == Control::none) fall_through();
     broadcasts_.clear();
+}
+
+// What lies in vectors between two operations.
+uint32_t Generator::vectors_of(const Set& alive) const {
+    uint32_t vectors = 0;
+    for (uint32_t v = 0; v < flow_.values.size(); ++v)
+        for (uint8_t reg : flow_.values[v].vectors)
+            if (contains(alive, v)) vectors |= 1u << reg;
+    for (const Broadcast& each : broadcasts_) vectors |= 1u << each.reg;
+    return vectors;
 }
 
 uint32_t Generator::next_check(uint32_t b) const {
@@ -386,6 +403,7 @@ void generate(MachineCode& image) {
     layout.bytes_of_lines = (8 * static_cast<uint32_t>(lines) + 63) / 64 * 64;
     layout.settled = lay(8 * static_cast<uint32_t>(settled) + 8);
     layout.sites = lay(sizeof(Site) * 3 * sites);  // together, apart, and each as it is
+    if (image.narrow) layout.frame = lay(Avx2::kFrameBytes);
     layout.literals = layout.bytes;
     Generator(image).run();
     lay(8 * static_cast<uint32_t>(image.literals.size()));

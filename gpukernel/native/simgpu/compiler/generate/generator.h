@@ -161,6 +161,7 @@ class Generator {
     int32_t cost_of_loop(uint32_t from, uint32_t to) const;
     Memory waiting(uint32_t block) const { return field(image_.layout.waiting + 4 * block); }
     uint32_t next_check(uint32_t block) const;
+    uint32_t vectors_of(const Set& alive) const;
     void flush(const Set& alive, const Set& changed);
     void reload(const Set& alive);
 
