@@ -10,10 +10,7 @@ namespace gpukernel::simgpu::compiler {
 
 Assembler::Assembler() = default;
 Assembler::~Assembler() = default;
-void Assembler::narrow(uint32_t frame, uint32_t literals,
-                       std::function<Memory(std::vector<uint64_t> words)> literal) {
-    narrow_ = std::make_unique<Avx2>(*this, frame, literals, std::move(literal));
-}
+void Assembler::narrow(std::unique_ptr<Avx2> back) { narrow_ = std::move(back); }
 bool Assembler::failed() const { return narrow_ && narrow_->failed(); }
 void Assembler::only(uint32_t vectors) {
     if (narrow_) narrow_->only(vectors);

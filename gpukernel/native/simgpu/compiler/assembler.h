@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -53,9 +52,8 @@ class Assembler {
   public:
     Assembler();
     ~Assembler();
-    // `frame` and `literals`: room of the back end's own, and constants, from there on behind r15.
-    void narrow(uint32_t frame, uint32_t literals,
-                std::function<Memory(std::vector<uint64_t> words)> literal);
+    // `back`: what writes the same for AVX2.
+    void narrow(std::unique_ptr<Avx2> back);
     bool is_narrow() const { return narrow_ != nullptr; }
     bool failed() const;          // it met an instruction that it does not know
     void only(uint32_t vectors);  // the others are not read any more

@@ -215,14 +215,20 @@ const Row rows[] = {
 class Draw {
   public:
     Draw(uint64_t seed, bool narrow, Place& place) : random_(seed) {
+        const auto put = [this, &place](std::vector<uint64_t> words) {
+            const size_t at = literals_;
+            literals_ += 8;
+            std::copy(words.begin(), words.end(), place.literals + at);
+            return at_place(offsetof(Place, literals) + 8 * at);
+        };
+        const auto word = [&place](int32_t at) {
+            uint32_t found;
+            std::memcpy(&found, reinterpret_cast<const char*>(&place) + at, sizeof found);
+            return found;
+        };
         if (narrow)
-            a_.narrow(offsetof(Place, frame), offsetof(Place, constants),
-                      [this, &place](std::vector<uint64_t> words) {
-                          size_t at = literals_;
-                          literals_ += 8;
-                          std::copy(words.begin(), words.end(), place.literals + at);
-                          return at_place(offsetof(Place, literals) + 8 * at);
-                      });
+            a_.narrow(std::make_unique<Avx2>(a_, offsetof(Place, frame), offsetof(Place, constants),
+                                             Avx2::Literals{put, word}));
     }
     const std::vector<uint8_t>& write(int length, std::string& said) {
         for (Gpr r : {rbx, r12, r13, r15}) a_.push(r);
@@ -384,6 +390,10 @@ class Draw {
                 return below(2) ? a_.vector(row.code, to, vector(), data())
                                 : a_.vector(row.code, to, vector(), vector());
             case Row::permute_two:
+                if (below(2)) {  // by a table that does not change, of any order, or of few halves
+                    Memory table = at_place(offsetof(Place, constants) + 320 + 64 * below(3));
+                    a_.vector(kLoad, to, 0, table);
+                }
                 return below(2) ? a_.vector(row.code, to, vector(), data())
                                 : a_.vector(row.code, to, vector(), vector());
             case Row::load:
@@ -472,6 +482,12 @@ void fill(Place& place, uint64_t seed) {
     std::memcpy(place.constants + 264, &offsets, 8);
     const uint64_t far_offsets = 0x7f8;
     std::memcpy(place.constants + 272, &far_offsets, 8);
+    for (uint64_t n = 0; n < 16; ++n) {  // in order, one half behind the other, and swapped by twos
+        const uint32_t orders[] = {static_cast<uint32_t>(n + 8 * (seed % 3)),
+                                   static_cast<uint32_t>(n ^ 2 * (seed % 9))};
+        for (size_t which = 0; which < 2; ++which)
+            std::memcpy(place.constants + 320 + 64 * which + 4 * n, &orders[which], 4);
+    }
     for (uint32_t& mask : place.masks_in) mask = random() % 4 ? static_cast<uint32_t>(random()) : ~0u;
 }
 

@@ -22,9 +22,12 @@ namespace gpukernel::simgpu::compiler {
 
 class Avx2 {
   public:
-    using Literal = std::function<Memory(std::vector<uint64_t> words)>;
-    // `frame`: where it lies behind r15; `literals`: from where on nothing there changes.
-    Avx2(Assembler& a, uint32_t frame, uint32_t literals, Literal literal);
+    struct Literals {
+        std::function<Memory(std::vector<uint64_t> words)> put;
+        std::function<uint32_t(int32_t at)> word;  // of those that have been put, behind r15
+    };
+    // `frame`: where it lies behind r15; `from`: from where on nothing there changes.
+    Avx2(Assembler& a, uint32_t frame, uint32_t from, Literals literals);
     static constexpr uint32_t kVectorBytes = 64, kVectorCount = 32, kMasks = kVectorBytes * kVectorCount;
     static constexpr uint32_t kRooms = kMasks + 64, kFrameBytes = kRooms + 2 * 64;
 
@@ -53,8 +56,8 @@ class Avx2 {
     static constexpr int kFirstPinned = 6, kPinned = 4, kRegisters = 16, kPool = kRegisters - 2 * kPinned;
 
     Assembler& a_;
-    const uint32_t frame_, literals_;
-    const Literal literal_;
+    const uint32_t frame_, from_;
+    const Literals literals_;
     bool failed_ = false;
 
     // The instruction at hand.
@@ -90,6 +93,8 @@ class Avx2 {
     };
     std::array<Held, kRegisters> held_;
     uint64_t clock_ = 0;
+    std::array<int32_t, kVectorCount>
+        known_;                // where what a vector has lies among the literals; 0: it is none
     std::array<int, 8> like_;  // a mask that is the same
     std::array<int, 8> bits_;  // of a mask, those that may be set
     static bool is_pinned(int v) { return v >= kFirstPinned && v < kFirstPinned + kPinned; }
@@ -145,6 +150,7 @@ class Avx2 {
     int product(int a, int b);
     int extreme(int a, int b, bool least, bool is_signed);
     int select_by_bit(int index, int bit, int otherwise, int where);
+    void permute_by_table(int32_t at);
     void widen(int ratio);
     int narrow(int one, int other, int from);
     void join(Encoding i, int imm);

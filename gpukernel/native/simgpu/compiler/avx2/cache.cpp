@@ -6,8 +6,9 @@
 
 namespace gpukernel::simgpu::compiler {
 
-Avx2::Avx2(Assembler& a, uint32_t frame, uint32_t literals, Literal literal)
-    : a_(a), frame_(frame), literals_(literals), literal_(std::move(literal)) {
+Avx2::Avx2(Assembler& a, uint32_t frame, uint32_t from, Literals literals)
+    : a_(a), frame_(frame), from_(from), literals_(std::move(literals)) {
+    known_.fill(0);
     like_.fill(-1);
     bits_.fill(32);
 }
@@ -85,6 +86,7 @@ int Avx2::copy(int v, int h) {
 }
 // Where all of a half is written at once.
 int Avx2::target(int v, int h) {
+    known_[static_cast<size_t>(v)] = 0;
     if (is_pinned(v)) return pin_of(v, h);
     int reg = find(Kind::half, name(v, h));
     if (reg < 0) reg = take();
@@ -94,6 +96,7 @@ int Avx2::target(int v, int h) {
 }
 // What the register has is the half from now on.
 void Avx2::put(int v, int h, int reg) {
+    known_[static_cast<size_t>(v)] = 0;
     if (is_pinned(v)) {
         if (reg != pin_of(v, h)) op(vex::copy, pin_of(v, h), 0, reg);
         return;
@@ -128,7 +131,7 @@ int Avx2::in_register(const Source& s) {
 
 // One number of memory in each lane.  Where nothing changes it stays in the cache.
 int Avx2::constant(Memory m, int bytes) {
-    const bool stays = m.base == r13 || (m.base == r15 && m.displacement >= static_cast<int32_t>(literals_));
+    const bool stays = m.base == r13 || (m.base == r15 && m.displacement >= static_cast<int32_t>(from_));
     const uint64_t what = static_cast<uint64_t>(m.base) << 40 |
                           static_cast<uint64_t>(static_cast<uint32_t>(m.displacement)) << 8 |
                           static_cast<uint64_t>(bytes);
@@ -143,9 +146,9 @@ int Avx2::constant(Memory m, int bytes) {
 }
 int Avx2::every(uint64_t word, int bytes) {
     if (bytes < 8) word = (word & 0xffffffff) | word << 32;
-    return constant(literal_({word, word, word, word, word, word, word, word}), bytes);
+    return constant(literals_.put({word, word, word, word, word, word, word, word}), bytes);
 }
-Memory Avx2::table(std::vector<uint64_t> words) { return literal_(std::move(words)); }
+Memory Avx2::table(std::vector<uint64_t> words) { return literals_.put(std::move(words)); }
 
 void Avx2::part() {
     for (size_t n = 0; n < kPool; ++n) {
@@ -162,6 +165,7 @@ void Avx2::meet() {
 }
 void Avx2::forget() {
     for (Held& h : held_) h = {};
+    known_.fill(0);
     like_.fill(-1);
     bits_.fill(32);
 }

@@ -19,6 +19,7 @@ constexpr Encoding equal{p66, 1, 0, 0x76}, equal_words{p66, 1, 0, 0x75}, equal_w
 constexpr Encoding greater{p66, 1, 0, 0x66}, greater_wide{p66, 2, 0, 0x37};
 constexpr Encoding least_unsigned{p66, 2, 0, 0x3b}, most_unsigned{p66, 2, 0, 0x3f};
 constexpr Encoding blend{p66, 3, 0, 0x4a}, blend_wide{p66, 3, 0, 0x4b}, blend_bytes{p66, 3, 0, 0x4c};
+constexpr Encoding blend_known{p66, 3, 0, 0x02};                                       // vpblendd
 constexpr Encoding masked_store{p66, 2, 0, 0x8e}, masked_store_wide{p66, 2, 1, 0x8e};  // vpmaskmovd, q
 constexpr Encoding signs{none, 1, 0, 0x50}, signs_of_bytes{p66, 1, 0, 0xd7};           // vmovmskps, vpmovmskb
 constexpr Encoding pack_signed{p66, 1, 0, 0x6b}, pack_signed_words{p66, 1, 0, 0x63};

@@ -18,10 +18,9 @@ constexpr uint8_t kNotLess = 5, kLessOrEqual = 2, kNotBelow = 13;  // comparison
 int Avx2::double_of(int from, bool is_signed) {
     const uint64_t sign = is_signed ? 1ull << 31 : 0;
     const int high = take(), low = take();
-    const Encoding blend_words{1, 3, 0, 0x02};  // vpblendd
     op_with(vex::shift_group_wide, 2, high, from, 32);
     op(vex::bit_xor, high, high, every(kHigh | sign, 8));
-    op_with(blend_words, low, from, every(kLow, 8), 0xaa);
+    op_with(vex::blend_known, low, from, every(kLow, 8), 0xaa);
     op(vex::subtract_double, high, high, every(kHigh | sign | 1ull << 20, 8));
     op(vex::add_double, high, high, low);
     // Of no number at all the sum is -0 where it is rounded down.

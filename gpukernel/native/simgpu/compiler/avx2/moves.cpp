@@ -34,6 +34,9 @@ bool Avx2::write_move() {
                 release();
             }
             if (half_) drop_half(to_, 1);
+            if (!half_ && !k_ && second_.is_memory && second_.at.base == r15 &&
+                second_.at.displacement >= static_cast<int32_t>(from_))
+                known_[static_cast<size_t>(to_)] = second_.at.displacement;
             return true;
         case 0x1'02'11:  // the first element
         case 0x1'03'11: {
@@ -101,10 +104,59 @@ int Avx2::select_by_bit(int index, int bit, int otherwise, int where) {
     return otherwise;
 }
 
+// Each lane of two vectors that a table says: of each half only those halves are looked at that it wants.
+void Avx2::permute_by_table(int32_t at) {
+    int result[2];
+    for (int h : {0, 1}) {
+        int from[8];  // of 32 bits, among the 32 of both vectors
+        uint32_t halves = 0;
+        std::vector<uint64_t> order(8);
+        bool in_order = true;
+        for (int n = 0; n < 8; ++n) {
+            const int element = i_.wide ? n / 2 : n;
+            const auto which = static_cast<int>(literals_.word(at + 32 * h + (i_.wide ? 8 : 4) * element)) &
+                               (i_.wide ? 15 : 31);
+            from[n] = i_.wide ? 2 * which + n % 2 : which;
+            halves |= 1u << from[n] / 8;
+            in_order &= from[n] % 8 == n;
+            order[static_cast<size_t>(n / 2)] |= static_cast<uint64_t>(from[n] % 8) << n % 2 * 32;
+        }
+        int index = -1;
+        if (!in_order) {
+            index = take();
+            op(vex::load, index, 0, table(order));
+        }
+        int all = -1;
+        for (int half = 0; half < 4; ++half) {
+            if (!(halves >> half & 1)) continue;
+            const Source source_half = half < 2 ? source(first_, half) : second(half - 2);
+            const int t = take();
+            in_order ? op(source_half.reg >= 0 ? vex::copy : vex::load, t, 0, source_half)
+                     : op(vex::permute, t, index, source_half);
+            if (source_half.reg >= 0) give(source_half.reg);
+            if (all < 0) {
+                all = t;
+                continue;
+            }
+            uint8_t lanes = 0;
+            for (int n = 0; n < 8; ++n) lanes |= static_cast<uint8_t>((from[n] / 8 == half) << n);
+            op_with(vex::blend_known, all, all, t, lanes);
+            give(t);
+        }
+        result[h] = all;
+        keep_only(result, h + 1);
+    }
+    for (int h : {0, 1}) put(to_, h, result[h]);
+}
+
 bool Avx2::write_permutation() {
     const int key = i_.map << 16 | i_.prefix << 8 | i_.opcode;
     switch (key) {
         case 0x2'01'76: {  // each lane of two vectors that `to` says
+            if (const int32_t table = known_[static_cast<size_t>(to_)]) {
+                permute_by_table(table);
+                return true;
+            }
             int result[2];
             for (int h : {0, 1}) {
                 int index = read(to_, h);

@@ -35,9 +35,15 @@ Generator::Generator(MachineCode& image)
 }
 
 void Generator::run() {
-    if (image_.narrow)
-        a_.narrow(image_.layout.frame, image_.layout.literals,
-                  [this](std::vector<uint64_t> words) { return literal(std::move(words), 64, false); });
+    if (image_.narrow) {
+        const uint32_t from = image_.layout.literals;
+        const auto word = [this, from](int32_t at) {
+            const uint32_t behind = static_cast<uint32_t>(at) - from;
+            return static_cast<uint32_t>(image_.literals[behind / 8] >> behind % 8 * 8);
+        };
+        const auto put = [this](std::vector<uint64_t> words) { return literal(std::move(words), 64, false); };
+        a_.narrow(std::make_unique<Avx2>(a_, image_.layout.frame, from, Avx2::Literals{put, word}));
+    }
     for (block_ = 0; block_ < flow_.blocks.size() && !full(); ++block_) {
         const CodeBlock& b = block();
         a_.bind(arrivals_[block_]);

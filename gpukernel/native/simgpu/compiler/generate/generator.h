@@ -247,6 +247,7 @@ class Generator {
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
     void load_near(int place, int unit, int32_t imm, int to);
+    void load_as_it_lies(int place, int unit, int32_t imm, int to);
     void known_half(const MemoryOp& m, int place, int unit);
 
     // together.cpp
