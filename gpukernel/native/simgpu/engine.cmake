@@ -27,7 +27,8 @@ foreach(level ${SIMGPU_LEVELS})
   list(APPEND level_objects $<TARGET_OBJECTS:simgpu_handlers_v${level}>)
 endforeach()
 set(engine
-    compiler/assembler compiler/background compiler/flow compiler/run compiler/settled compiler/shapes compiler/signature compiler/tier compiler/vector_ops
+    compiler/assembler compiler/avx2/accesses compiler/avx2/avx2 compiler/avx2/cache compiler/avx2/conversions compiler/avx2/encoding compiler/avx2/masks compiler/avx2/moves
+    compiler/background compiler/flow compiler/run compiler/settled compiler/shapes compiler/signature compiler/tier compiler/vector_ops
     compiler/generate/allocate compiler/generate/arithmetic compiler/generate/broadcasts compiler/generate/control compiler/generate/exchange
     compiler/generate/halves compiler/generate/integers compiler/generate/kept compiler/generate/lanes compiler/generate/memory compiler/generate/operands compiler/generate/places compiler/generate/shared compiler/generate/together compiler/generate/turns compiler/generate/vectors
     ptx/lexer ptx/link ptx/outline

@@ -18,19 +18,55 @@ Arrays = list[np.ndarray[Any, Any]]
 SANITIZED = "GPUKERNEL_TEST_SANITIZED" in os.environ  # by ``make sanitize``
 
 
-def has_avx512() -> bool:
+def _has(*wanted: str) -> bool:
     flags = re.search(r"^flags\s*:(.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    wanted = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
-    return flags is not None and wanted <= set(flags[1].split())
+    return flags is not None and set(wanted) <= set(flags[1].split())
+
+
+def has_avx512() -> bool:
+    return _has("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+
+
+VECTORS = [
+    *(["avx512"] if has_avx512() else []),
+    *(["avx2"] if _has("avx2", "fma", "bmi2", "f16c") else []),
+]
+"""What the compiler can write code for here."""
+BOTH = (
+    "test_avx2",
+    "test_composed",
+    "test_exchange",
+    "test_lines",
+    "test_programs",
+    "test_shared",
+    "test_together",
+)
+"""Tests of both kinds of code.  The others are of the newest, or of what GPUKERNEL_TEST_VECTORS names (``avx2``)."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "vectors" not in metafunc.fixturenames:
+        return
+    wanted = os.environ.get("GPUKERNEL_TEST_VECTORS")
+    both = metafunc.module.__name__.endswith(BOTH)
+    values = [wanted] if wanted else VECTORS if both else VECTORS[:1]
+    metafunc.parametrize("vectors", values or [""], indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if has_avx512():
+    if VECTORS:
         return
-    skip = pytest.mark.skip(reason="The compiler needs a processor with AVX-512.")
+    skip = pytest.mark.skip(reason="The compiler needs a processor with AVX2 or AVX-512.")
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def vectors(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Say for which vectors the compiler writes code."""
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_VECTORS", request.param)
+    return str(request.param)
 
 
 class Tiers:

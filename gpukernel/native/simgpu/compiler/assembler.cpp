@@ -2,14 +2,33 @@
 #include "simgpu/compiler/assembler.h"
 
 #include <cstring>
+#include <utility>
+
+#include "simgpu/compiler/avx2/avx2.h"
 
 namespace gpukernel::simgpu::compiler {
+
+Assembler::Assembler() = default;
+Assembler::~Assembler() = default;
+void Assembler::narrow(std::unique_ptr<Avx2> back) { narrow_ = std::move(back); }
+bool Assembler::failed() const { return narrow_ && narrow_->failed(); }
+void Assembler::only(uint32_t vectors) {
+    if (narrow_) narrow_->only(vectors);
+}
+void Assembler::complete(uint8_t immediate) {
+    awaits_ = false;
+    narrow_->complete(immediate);
+}
 
 void Assembler::word(uint32_t value) {
     for (int n = 0; n < 4; ++n) byte(static_cast<uint8_t>(value >> 8 * n));
 }
 
 void Assembler::bind(Label& label) {
+    if (narrow_) narrow_->meet();
+    bind_plainly(label);
+}
+void Assembler::bind_plainly(Label& label) {
     label.at = static_cast<int64_t>(code_.size());
     for (size_t from : label.from) {
         const auto distance = static_cast<int32_t>(label.at - static_cast<int64_t>(from + 4));
@@ -23,10 +42,16 @@ void Assembler::reference(Label& label) {
     word(0);
 }
 void Assembler::jump(Label& label) {
+    if (narrow_) narrow_->part();
     byte(0xe9);
     reference(label);
+    if (narrow_) narrow_->forget();
 }
 void Assembler::jump(Condition condition, Label& label) {
+    if (narrow_) narrow_->part();
+    jump_plainly(condition, label);
+}
+void Assembler::jump_plainly(Condition condition, Label& label) {
     byte(0x0f), byte(static_cast<uint8_t>(0x80 + condition));
     reference(label);
 }
@@ -36,10 +61,12 @@ void Assembler::address(Gpr to, Label& label) {
     reference(label);
 }
 void Assembler::jump_to(Gpr target) {
+    if (narrow_) narrow_->meet();
     if (target >> 3) byte(0x41);
     byte(0xff), byte(static_cast<uint8_t>(0xe0 | (target & 7)));
 }
 void Assembler::call(Gpr target) {
+    if (narrow_) narrow_->forget();
     if (target >> 3) byte(0x41);
     byte(0xff), byte(static_cast<uint8_t>(0xd0 | (target & 7)));
 }
@@ -185,38 +212,50 @@ void Assembler::load_mode(Memory from) {
     operand(2, from, 1);
 }
 
-// The VEX prefix of an instruction on masks, whose second operand has the number `second`.
+// The VEX prefix of an instruction on masks (or on vectors below 8), whose second operand has the number
+// `second`.
 void Assembler::mask_prefix(uint8_t prefix, uint8_t map, bool wide, bool length, int second, bool extended) {
     byte(0xc4), byte(static_cast<uint8_t>(0xc0 | !extended << 5 | map));
     byte(static_cast<uint8_t>(wide << 7 | (~second & 15) << 3 | length << 2 | prefix));
 }
 void Assembler::mask_from(int k, Gpr from) {
+    if (narrow_) return narrow_->mask_from(k, from);
     mask_prefix(3, 1, false, false, 0, from >> 3);
     byte(0x92), byte(static_cast<uint8_t>(0xc0 | k << 3 | (from & 7)));
 }
 void Assembler::mask_from(int k, Memory from) {
+    if (narrow_) return narrow_->mask_from(k, from);
     mask_prefix(1, 1, true, false, 0, from.base >> 3);
     byte(0x90);
     operand(k, from, 1);
 }
 void Assembler::mask_to(Gpr to, int k) {
+    if (narrow_) return narrow_->mask_to(to, k);
     byte(0xc4), byte(static_cast<uint8_t>((to >> 3 ? 0x60 : 0xe0) | 1)), byte(0x7b);
     byte(0x93), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | k));
 }
 void Assembler::mask_shift_right(int to, int from, uint8_t bits) {
+    if (narrow_) return narrow_->mask_shift_right(to, from, bits);
     mask_prefix(1, 3, false, false, 0, false);
     byte(0x31), byte(static_cast<uint8_t>(0xc0 | to << 3 | from)), byte(bits);
 }
 void Assembler::mask_unpack(int to, int high, int low, bool words) {
+    if (narrow_) return narrow_->mask_unpack(to, high, low, words);
     mask_prefix(words ? 0 : 1, 1, false, true, high, false);
     byte(0x4b), byte(static_cast<uint8_t>(0xc0 | to << 3 | low));
 }
 void Assembler::mask(MaskOp what, int to, int a, int b) {
+    if (narrow_) return narrow_->mask(what == mask_and, to, a, b);
     mask_prefix(1, 1, true, true, a, false);
     byte(what), byte(static_cast<uint8_t>(0xc0 | to << 3 | b));
 }
 
 void Assembler::vector(Encoding i, int to, int first, int second, int k, bool half) {
+    if (narrow_) {
+        narrow_->vector(i, to, first, second, k, half);
+        awaits_ = narrow_->awaits_immediate();
+        return;
+    }
     byte(0x62);
     byte(static_cast<uint8_t>((~to >> 3 & 1) << 7 | (~second >> 4 & 1) << 6 | (~second >> 3 & 1) << 5 |
                               (~to >> 4 & 1) << 4 | i.map));
@@ -225,6 +264,11 @@ void Assembler::vector(Encoding i, int to, int first, int second, int k, bool ha
     byte(i.opcode), byte(static_cast<uint8_t>(0xc0 | (to & 7) << 3 | (second & 7)));
 }
 void Assembler::vector(Encoding i, int to, int first, Memory m, int k, bool half) {
+    if (narrow_) {
+        narrow_->vector(i, to, first, m, k, half);
+        awaits_ = narrow_->awaits_immediate();
+        return;
+    }
     const int high =
         m.index >= 0 ? m.index : first;  // of an index, the fifth bit stands where a register's would
     byte(0x62);
@@ -237,10 +281,21 @@ void Assembler::vector(Encoding i, int to, int first, Memory m, int k, bool half
 }
 
 void Assembler::sixteen_bytes(bool stores, int reg, Memory m) {  // by the VEX prefix
+    if (narrow_) return narrow_->sixteen_bytes(stores, reg, m);
     byte(0xc4);
     byte(static_cast<uint8_t>((~reg >> 3 & 1) << 7 | 0x40 | (~m.base >> 3 & 1) << 5 | 1));
     byte(0x78), byte(stores ? 0x11 : 0x10);
     operand(reg, m, 1);
+}
+void Assembler::vector_from(int reg, Gpr from, bool wide) {
+    if (narrow_) return narrow_->vector_from(reg, from, wide);
+    mask_prefix(1, 1, wide, false, 0, from >> 3);
+    byte(0x6e), byte(static_cast<uint8_t>(0xc0 | (reg & 7) << 3 | (from & 7)));
+}
+void Assembler::vector_to(Gpr to, int reg, bool wide) {
+    if (narrow_) return narrow_->vector_to(to, reg, wide);
+    mask_prefix(1, 1, wide, false, 0, to >> 3);
+    byte(0x7e), byte(static_cast<uint8_t>(0xc0 | (reg & 7) << 3 | (to & 7)));
 }
 
 }  // namespace gpukernel::simgpu::compiler

@@ -1,8 +1,10 @@
-// Writes x86-64 machine code: general registers, AVX-512 vectors and their masks, labels.
+// Writes x86-64 machine code: general registers, AVX-512 vectors and their masks, labels.  Once `narrow` has
+// been called, vectors and masks are those of AVX2 (avx2/avx2.h), whoever names them.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 namespace gpukernel::simgpu::compiler {
@@ -44,8 +46,17 @@ struct Encoding {
     uint8_t prefix, map, wide, opcode;
 };
 
+class Avx2;
+
 class Assembler {
   public:
+    Assembler();
+    ~Assembler();
+    // `back`: what writes the same for AVX2.
+    void narrow(std::unique_ptr<Avx2> back);
+    bool is_narrow() const { return narrow_ != nullptr; }
+    bool failed() const;          // it met an instruction that it does not know
+    void only(uint32_t vectors);  // the others are not read any more
     const std::vector<uint8_t>& code() const { return code_; }
     size_t size() const { return code_.size(); }
 
@@ -120,10 +131,21 @@ class Assembler {
     void vector(Encoding i, int to, int first, int second, int k = 0, bool half = false);
     void vector(Encoding i, int to, int first, Memory second, int k = 0, bool half = false);
     void sixteen_bytes(bool stores, int reg, Memory m);  // vmovups of an xmm register
-    void byte(uint8_t value) { code_.push_back(value); }
+    void vector_from(int reg, Gpr from, bool wide);      // its first lane: vmovd, vmovq
+    void vector_to(Gpr to, int reg, bool wide);
+    void byte(uint8_t value) {
+        if (awaits_) return complete(value);
+        code_.push_back(value);
+    }
 
   private:
+    friend Avx2;
     std::vector<uint8_t> code_;
+    std::unique_ptr<Avx2> narrow_;
+    bool awaits_ = false;  // the last byte of a vector instruction
+    void complete(uint8_t immediate);
+    void jump_plainly(Condition condition, Label& label);
+    void bind_plainly(Label& label);
     void word(uint32_t value);
     void operand(int reg, Memory m, int scale);
     void rm(bool wide, uint8_t opcode, int reg, Gpr rm);

@@ -56,6 +56,7 @@ struct Layout {
     uint32_t waiting = 0, sites = 0, literals = 0, settled = 0, bytes = 0;
     uint32_t lines = 0, bytes_of_lines = 0;  // with a warp's registers
     uint32_t places = 0;                     // there, too (generate/places.cpp); 0: none
+    uint32_t frame = 0;                      // of vectors that are no registers (avx2/avx2.h)
 };
 
 // The reasons for which the code is left.
@@ -70,6 +71,8 @@ enum class Left : uint32_t {
 };
 
 struct MachineCode {
+    bool narrow = false;   // for AVX2 instead of AVX-512
+    bool unknown = false;  // it has an instruction that AVX2's back end does not know, and cannot run
     Flow flow;
     Layout layout;
     std::vector<uint8_t> code;  // until it lies where it can be executed

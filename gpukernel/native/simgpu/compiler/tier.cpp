@@ -1,6 +1,7 @@
 // Which kernels are compiled, and the memory that their code lies in.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -58,19 +59,36 @@ Tier wanted_tier() {
     return Tier::interpreter;
 }
 
+namespace {
+
+// Of x86-64, that whose vectors the code uses: the newest, unless a test wants an older one.
+int vector_level() {
+    const char* text = std::getenv("GPUKERNEL_SIMGPU_VECTORS");
+    const std::string_view name = text ? text : "";
+    static std::atomic<bool> told{false};
+    if (!name.empty() && name != "avx2" && name != "avx512" && !told.exchange(true))
+        std::fprintf(stderr, "gpukernel: GPUKERNEL_SIMGPU_VECTORS is avx2 or avx512, and not '%s'\n", text);
+    return name == "avx2" ? std::min(processor_level(), 3) : processor_level();
+}
+
+}  // namespace
+
 CompiledKernel::CompiledKernel(const Function& function, bool rows) { make(function, rows); }
 
 void CompiledKernel::make(const Function& function, bool rows) {
 #if !defined __x86_64__
     return refuse("there is a compiler for x86-64 only");
 #endif
-    if (processor_level() < 4) return refuse("this processor has no AVX-512");
+    const int level = vector_level();
+    if (level < 3) return refuse("this processor has neither AVX-512 nor AVX2 with FMA, BMI2 and F16C");
     image_ = std::make_unique<MachineCode>();
+    image_->narrow = level < 4;
     image_->flow = analyse(function, rows);
     if (!image_->flow.refused.empty()) return refuse(image_->flow.refused);
     // A part of the tables is there already, and may be too large by itself.
     if (image_->table_bytes() > kMostOfOne) return refuse(too_large());
     generate(*image_);
+    if (image_->unknown) return refuse("AVX2 has no code for one of its operations");
     const size_t wanted = (image_->code.size() + 4095) / 4096 * 4096;
     const size_t room = wanted + image_->table_bytes();
     if (room > kMostOfOne) return refuse(too_large());

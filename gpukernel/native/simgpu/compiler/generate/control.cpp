@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstddef>
 
+#include "simgpu/compiler/avx2/avx2.h"
 #include "simgpu/compiler/generate/generator.h"
 #include "simgpu/compiler/generate/instructions.h"
 
@@ -38,6 +39,15 @@ Generator::Generator(MachineCode& image)
 }
 
 void Generator::run() {
+    if (image_.narrow) {
+        const uint32_t from = image_.layout.literals;
+        const auto word = [this, from](int32_t at) {
+            const uint32_t behind = static_cast<uint32_t>(at) - from;
+            return static_cast<uint32_t>(image_.literals[behind / 8] >> behind % 8 * 8);
+        };
+        const auto put = [this](std::vector<uint64_t> words) { return literal(std::move(words), 64, false); };
+        a_.narrow(std::make_unique<Avx2>(a_, image_.layout.frame, from, Avx2::Literals{put, word}));
+    }
     for (block_ = 0; block_ < flow_.blocks.size() && !full(); ++block_) {
         const CodeBlock& b = block();
         a_.bind(arrivals_[block_]);
@@ -59,6 +69,7 @@ void Generator::run() {
     write_settled();
     write_thunk();
     image_.code = a_.code();
+    image_.unknown = a_.failed();
 }
 
 // Which blocks are ever run, and to which nothing leads but the one before: such a block begins with what
@@ -105,6 +116,7 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
         if (settled_[at_]) continue;
         op_ = &function_.code[at_], s_ = &flow_.signatures[at_];
         before_ = alive[at_ - b.begin], behind_ = alive[at_ - b.begin + 1];
+        if (a_.is_narrow()) a_.only(vectors_of(before_));
         if (const auto from = apart_from_.find(at_); apart_ && from != apart_from_.end()) {
             drop_all();
             a_.bind(from->second);
@@ -117,11 +129,22 @@ void Generator::operations(uint32_t from, const std::vector<Set>& alive) {
         else
             control();
     }
+    if (a_.is_narrow()) a_.only(vectors_of(alive.back()));
     if (function_.code[b.end - 1].control == Control::none) {
         write_back(alive.back());
         fall_through();
     }
     broadcasts_.clear();
+}
+
+// What lies in vectors between two operations.
+uint32_t Generator::vectors_of(const Set& alive) const {
+    uint32_t vectors = 0;
+    for (uint32_t v = 0; v < flow_.values.size(); ++v)
+        for (uint8_t reg : flow_.values[v].vectors)
+            if (contains(alive, v)) vectors |= 1u << reg;
+    for (const Broadcast& each : broadcasts_) vectors |= 1u << each.reg;
+    return vectors;
 }
 
 uint32_t Generator::next_check(uint32_t b) const {
@@ -432,6 +455,7 @@ void generate(MachineCode& image) {
     layout.bytes_of_lines = (8 * static_cast<uint32_t>(lines) + 63) / 64 * 64;
     layout.settled = lay(8 * static_cast<uint32_t>(settled) + 8);
     layout.sites = lay(sizeof(Site) * 3 * sites);  // together, apart, and each as it is
+    if (image.narrow) layout.frame = lay(Avx2::kFrameBytes);
     layout.literals = layout.bytes;
     Generator(image).run();
     lay(8 * static_cast<uint32_t>(image.literals.size()));

@@ -174,6 +174,7 @@ class Generator {
     int32_t cost_of_loop(uint32_t from, uint32_t to) const;
     Memory waiting(uint32_t block) const { return field(image_.layout.waiting + 4 * block); }
     uint32_t next_check(uint32_t block) const;
+    uint32_t vectors_of(const Set& alive) const;
     void flush(const Set& alive, const Set& changed);
     void reload(const Set& alive);
 
@@ -263,6 +264,7 @@ class Generator {
     void learn_place(int place, Label& elsewhere);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
     void load_near(int place, int unit, Gpr first, Gpr last, int32_t imm, int to);
+    void load_as_it_lies(int place, int unit, Gpr first, int32_t imm, int to);
     // Its pointers, in general registers as if they were operands.
     static constexpr uint32_t kFirstPointer = 0xfffff000;
     static bool is_pointer(uint32_t operand) {

@@ -82,7 +82,7 @@ bool Generator::integer_form() {
             return 0;
         });
     } else if (key == "popc.b32") {
-        if (!processor_counts_bits()) return false;
+        if (!a_.is_narrow() && !processor_counts_bits()) return false;
         each_unit([&](int unit) {
             apply(kCountBits, 0, 0, in[0], unit, 1);
             return 0;

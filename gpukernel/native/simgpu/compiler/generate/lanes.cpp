@@ -219,15 +219,9 @@ void Generator::update_lane(const AtomicOp& m, bool wanted, bool locks) {
     a_.bind(again);
     if (m.is_float) {
         const Encoding sum{wide ? kF2 : kF3, 1, wide, 0x58};  // vaddss, vaddsd
-        if (wide)
-            for (uint8_t each : {0xc4, 0xe1, 0xf9, 0x6e, 0xc0}) a_.byte(each);  // vmovq xmm0, rax
-        else
-            for (uint8_t each : {0xc5, 0xf9, 0x6e, 0xc0}) a_.byte(each);  // vmovd xmm0, eax
+        a_.vector_from(0, rax, wide);
         a_.vector(sum, 0, 0, with);
-        if (wide)
-            for (uint8_t each : {0xc4, 0xe1, 0xf9, 0x7e, 0xc0 | 7}) a_.byte(static_cast<uint8_t>(each));
-        else
-            for (uint8_t each : {0xc5, 0xf9, 0x7e, 0xc0 | 7}) a_.byte(static_cast<uint8_t>(each));
+        a_.vector_to(rdi, 0, wide);
     } else if (plain) {
         a_.load(rdi, with, wide);
         a_.alu(kPlainUpdates[m.kind], rdi, rax, wide);

@@ -22,7 +22,7 @@ constexpr int32_t kLook = 1 << 16, kLooks = 64 * kLook;
 constexpr int32_t kVector = 64;
 constexpr uint32_t kStates = kPlaceStates * sizeof(uint32_t);
 // Of what is known of sixteen lanes, two of which are a warp.
-constexpr int32_t kFar = 2, kOneByOne = 8, kNoRow = 32, kLearned = 128;
+constexpr int32_t kFar = 2, kOneByOne = 8, kNoRow = 32, kLearned = 128, kOne = 256;
 constexpr int32_t kNothingYet = (kFar | kNoRow) * 3 | kLearned;
 // Where in a place's room something lies.
 constexpr int32_t kAddresses = 0, kFromFirst = 2 * kVector, kStores = 4 * kVector, kPointers = 8 * kVector;
@@ -173,6 +173,16 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.vector(kCompareUnsigned, 6, 4, every(kWindow, 4));
         a_.byte(1);
         all_or(6, next);
+        if (a_.is_narrow()) {  // which picks out of two vectors with a dozen instructions, and knows better
+                               // ways
+            Label several;
+            a_.vector(kTest, 6, 4, 4);
+            a_.mask_to(rdx, 6);
+            a_.test(rdx, rdx, false);
+            a_.jump(not_equal, several);
+            a_.alu(Assembler::bit_or, place_state(place), kOne << unit);
+            a_.bind(several);
+        }
         // Which lane stores at each of 32 places; -1: none.
         const Memory stores = room(kStores + 2 * kVector * unit),
                      more = room(kStores + 2 * kVector * unit + kVector);
@@ -266,7 +276,10 @@ void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr
     a_.jump(not_equal, otherwise);
     for (int unit = 0; unit < 2; ++unit) {
         const Gpr first = pointer(place, 2 * unit, rcx);
-        if (m.loads) {
+        if (m.loads && a_.is_narrow()) {
+            load_as_it_lies(place, unit, first, imm, target(data, unit));
+            finish(data, unit, target(data, unit));
+        } else if (m.loads) {
             load_near(place, unit, first, pointer(place, 2 * unit + 1, rax), imm, target(data, unit));
             finish(data, unit, target(data, unit));
         } else {
@@ -306,6 +319,24 @@ void Generator::load_near(int place, int unit, Gpr first, Gpr last, int32_t imm,
     a_.vector(kLoad, to, 0, place_room(place, kFromFirst + kVector * unit));
     a_.vector(kLoad, 5, 0, Memory{first, imm});
     a_.vector(kPermuteTwo, to, 5, Memory{last, imm});
+}
+
+// The same, by one vector where the lanes are a row, and by one number where they are at one place.
+void Generator::load_as_it_lies(int place, int unit, Gpr first, int32_t imm, int to) {
+    Label one, apart, done;
+    a_.test(place_state(place), kOne << unit);
+    a_.jump(not_equal, one);
+    a_.test(place_state(place), kNoRow << unit);
+    a_.jump(not_equal, apart);
+    a_.vector(kLoad, to, 0, Memory{first, imm});
+    a_.jump(done);
+    a_.bind(one);
+    a_.vector(kBroadcast, to, 0, Memory{first, imm, -1, 4});
+    a_.jump(done);
+    a_.bind(apart);
+    a_.load(rax, place_room(place, kPointers + 16 * unit + 8), true);
+    load_near(place, unit, first, rax, imm, to);
+    a_.bind(done);
 }
 
 // The same for sixteen lanes wherever they are.  rdx has the state.
