@@ -50,7 +50,8 @@ struct Wanted {     // by a site
 
 // Of addresses in shared memory: how many are looked after, and bytes of what is known of each.
 constexpr uint32_t kPlaceStates = 32, kPlaceBytes = 9 * 64;
-constexpr int32_t kPlaceIsUnknown = 1;  // bit of a state: nothing is known of the address as it is now
+// Bits of a state that hold for the address as it is now; none in fresh memory.
+constexpr int32_t kPlaceIsKnown = 1, kLoadsAtOnce = 2, kStoresAtOnce = 4, kPlaceIsKnownNow = 7;
 
 struct Layout {
     uint32_t waiting = 0, sites = 0, literals = 0, settled = 0, bytes = 0;

@@ -141,7 +141,7 @@ struct Running {
         if (!image.layout.places) return;
         auto* states = reinterpret_cast<uint32_t*>(frame()->registers + image.layout.places);
         for (uint32_t n = 0; n < kPlaceStates; ++n)
-            states[n] = (all ? 0 : states[n]) | uint32_t{kPlaceIsUnknown};
+            states[n] &= all ? 0 : ~static_cast<uint32_t>(kPlaceIsKnownNow);
     }
 
     void write_groups() {

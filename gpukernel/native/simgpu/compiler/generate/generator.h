@@ -262,6 +262,7 @@ class Generator {
     void forget_place(uint32_t operand);
     void recognise_place(int place, Label& elsewhere, Label& otherwise);
     void learn_place(int place, Label& elsewhere);
+    void say_known(int place);
     void known_access(const MemoryOp& m, int place, const std::shared_ptr<Slow>& slow);
     void load_near(int place, int unit, Gpr first, Gpr last, int32_t imm, int to);
     void load_as_it_lies(int place, int unit, Gpr first, int32_t imm, int to);

@@ -22,8 +22,7 @@ constexpr int32_t kLook = 1 << 16, kLooks = 64 * kLook;
 constexpr int32_t kVector = 64;
 constexpr uint32_t kStates = kPlaceStates * sizeof(uint32_t);
 // Of what is known of sixteen lanes, two of which are a warp.
-constexpr int32_t kFar = 2, kOneByOne = 8, kNoRow = 32, kLearned = 128, kOne = 256;
-constexpr int32_t kNothingYet = (kFar | kNoRow) * 3 | kLearned;
+constexpr int32_t kNear = 8, kOneByOne = 32, kRow = 128, kLearned = 512, kOne = 1024;
 // Where in a place's room something lies.
 constexpr int32_t kAddresses = 0, kFromFirst = 2 * kVector, kStores = 4 * kVector, kPointers = 8 * kVector;
 static_assert(kPointers + kVector == static_cast<int32_t>(kPlaceBytes));
@@ -79,7 +78,7 @@ Memory Generator::place_room(int place, int32_t at) const {
 void Generator::forget_place(uint32_t operand) {
     const int place = place_of(operand);
     if (place < 0) return;
-    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsUnknown);
+    a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsKnownNow);
     for (int n = 0; n < 4; ++n) drop_pointer(place, n);
 }
 // Each address is as much more or less than it was, or the same: then so are the pointers, and all else that
@@ -124,7 +123,23 @@ void Generator::recognise_place(int place, Label& elsewhere, Label& otherwise) {
         a_.vector(kStore, index[unit], 0, place_room(place, kAddresses + kVector * unit));
     for (int n = 0; n < 4; ++n) a_.alu(Assembler::add, place_room(place, kPointers + 8 * n), rax, true);
     a_.bind(there);
-    a_.alu(Assembler::bit_and, place_state(place), ~kPlaceIsUnknown);
+    say_known(place);
+}
+
+// It is known, and what can be done at once.
+void Generator::say_known(int place) {
+    a_.alu(Assembler::bit_or, place_state(place), kPlaceIsKnown | kLearned);
+    a_.load(rdx, place_state(place), false);
+    for (const auto& [both, at_once] :
+         {std::pair{kNear * 3, kLoadsAtOnce}, std::pair{kRow * 3, kStoresAtOnce}}) {
+        Label no;
+        a_.move(rcx, rdx, false);
+        a_.alu(Assembler::bit_and, rcx, both, false);
+        a_.alu(Assembler::compare, rcx, both, false);
+        a_.jump(not_equal, no);
+        a_.alu(Assembler::bit_or, place_state(place), at_once);
+        a_.bind(no);
+    }
 }
 
 // All lanes run: what is known from now on goes to its room.
@@ -139,10 +154,10 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.alu(Assembler::compare, rdx, kLooks, false);
         a_.jump(above_equal, elsewhere);
         a_.alu(Assembler::bit_and, rdx, -kLook, false);
-        a_.alu(Assembler::add, rdx, kLook | kNothingYet, false);
+        a_.alu(Assembler::add, rdx, kLook, false);
         a_.store(place_state(place), rdx, false);
     } else {
-        a_.store(place_state(place), kNothingYet, false);
+        a_.store(place_state(place), 0, false);
     }
     a_.load(rax, warp_field(offsetof(Warp, shared)), true);
     const auto lane = table_of([](uint32_t n) { return n % kHalfLanes; }, 0);
@@ -218,7 +233,7 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.alu(Assembler::bit_or, place_state(place), kOneByOne << unit);
         a_.vector(kLoad, 0, 0, from_first);
         same_or(0, 3, twice);
-        a_.alu(Assembler::bit_and, place_state(place), ~(kNoRow << unit));
+        a_.alu(Assembler::bit_or, place_state(place), kRow << unit);
         a_.bind(twice);
         a_.place(rdx, stores);
         a_.alu(Assembler::add, rdx, rcx, true);
@@ -233,9 +248,10 @@ void Generator::learn_place(int place, Label& elsewhere) {
         a_.byte(5);
         a_.vector(kAdd, 0, 0, 1, 6);
         a_.vector(kStore, 0, 0, from_first);
-        a_.alu(Assembler::bit_and, place_state(place), ~(kFar << unit));
+        a_.alu(Assembler::bit_or, place_state(place), kNear << unit);
         a_.bind(next);
     }
+    say_known(place);
 }
 
 // A load or store through such an address.  Most often it is known, and both vectors are near or rows.
@@ -248,8 +264,8 @@ void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr
         [this, m, place, known, slow] {
             Label is_known, learn, each, done;
             a_.load(rdx, place_state(place), false);
-            a_.test(rdx, kPlaceIsUnknown);
-            a_.jump(equal, is_known);
+            a_.test(rdx, kPlaceIsKnown);
+            a_.jump(not_equal, is_known);
             Set address = flow_.nothing();
             insert(address, flow_.value(s_->reads[0].operand));
             if (!contains(changed_, flow_.value(s_->reads[0].operand))) reload(address);
@@ -272,8 +288,8 @@ void Generator::known_access(const MemoryOp& m, int place, const std::shared_ptr
         },
         slow);
     a_.bind(*known);
-    a_.test(place_state(place), kPlaceIsUnknown | (m.loads ? kFar : kNoRow) * 3);
-    a_.jump(not_equal, otherwise);
+    a_.test(place_state(place), m.loads ? kLoadsAtOnce : kStoresAtOnce);
+    a_.jump(equal, otherwise);
     for (int unit = 0; unit < 2; ++unit) {
         const Gpr first = pointer(place, 2 * unit, rcx);
         if (m.loads && a_.is_narrow()) {
@@ -326,8 +342,8 @@ void Generator::load_as_it_lies(int place, int unit, Gpr first, int32_t imm, int
     Label one, apart, done;
     a_.test(place_state(place), kOne << unit);
     a_.jump(not_equal, one);
-    a_.test(place_state(place), kNoRow << unit);
-    a_.jump(not_equal, apart);
+    a_.test(place_state(place), kRow << unit);
+    a_.jump(equal, apart);
     a_.vector(kLoad, to, 0, Memory{first, imm});
     a_.jump(done);
     a_.bind(one);
@@ -346,8 +362,8 @@ void Generator::known_half(const MemoryOp& m, int place, int unit) {
     const int k = unit ? 2 : 1, from = m.loads ? 0 : in_register(data, unit, 3);
     Label apart, each, done;
     a_.load(rcx, place_room(place, kPointers + 16 * unit), true);
-    a_.test(rdx, (m.loads ? kFar : kNoRow) << unit);
-    a_.jump(not_equal, apart);
+    a_.test(rdx, (m.loads ? kNear : kRow) << unit);
+    a_.jump(equal, apart);
     if (m.loads) {
         a_.load(rax, place_room(place, kPointers + 16 * unit + 8), true);
         load_near(place, unit, rcx, rax, imm, 0);
