@@ -130,6 +130,8 @@ class ControlPlane:
             **common,
             secure_port=str(free_port()),
             controllers=",".join(self._controllers),
+            # A machine that is busy for minutes with something else has lost no node.
+            node_monitor_grace_period="1h",
             root_ca_file=str(self.home / "certificates" / "apiserver.crt"),
             use_service_account_credentials="true",
             service_account_private_key_file=accounts,
