@@ -9,8 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
-if os.getpid() == 1 and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+if (
+    os.getpid() == 1
+    and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    and threading.current_thread() is threading.main_thread()  # no other may set a handler
+):
     # The kernel drops signals without a handler that are for a container's first process (pid_namespaces(7)): one that starts, or waits
     # for its pool, would not hear that its pod is to end.  Commands that end in a better way have handlers of their own, later.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))

@@ -155,3 +155,14 @@ def test_a_container_s_first_process_ends_while_it_waits_for_its_pool(tmp_path: 
         assert outer.process.wait(timeout=30) == 128 + signal.SIGTERM, outer.said
     finally:
         outer.end()
+
+
+def test_a_container_s_first_process_may_load_the_commands_in_a_thread() -> None:
+    space = ("unshare", "--pid", "--fork", "--kill-child")
+    if subprocess.run((*space, "true"), capture_output=True, check=False).returncode:
+        pytest.skip("needs a namespace of processes")
+    code = "import importlib, threading; load = threading.Thread(target=importlib.import_module, args=('gpukernel.cli',)); load.start(); load.join()"
+    loaded = subprocess.run(
+        (*space, sys.executable, "-c", code), capture_output=True, text=True, check=False, timeout=60
+    )
+    assert loaded.stderr == ""

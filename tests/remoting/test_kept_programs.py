@@ -162,6 +162,8 @@ OPEN = {
     "a file by a macro": "#define A <cuda_fp16.h>\n#include A\n",
     "a file in two lines": '#inc\\\nlude "there.h"\n',
     "a file behind a comment": '/* so */ # /* it\n is */ include "there.h"\n',
+    "a file behind a comment that has another mark": '# /* it\n # is */ include "there.h"\n',
+    "a file behind a comment of a second directive": '/* # so */ # /* it\n is */ include "there.h"\n',
     "a file by other letters": '%:include "there.h"\n',
     "whether there is a file": '#if __has_include("there.h")\n#endif\n',
     "the time": "__device__ const char* when = __TIME__;\n",
@@ -178,6 +180,15 @@ def test_programs_that_read_something_else_are_not_kept(compiled: Compile, tmp_p
     assert kept(tmp_path) == []
     # Without such options it is the text alone that says so.
     compiled({"source": source})
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize("option", ["-DNOW=__TIME__", "-lineinfo", "--generate-line-info", "-G"])
+def test_programs_whose_options_read_something_else_are_not_kept(
+    compiled: Compile, tmp_path: Path, option: str
+) -> None:
+    """The time, and the working directory, which debuggers are told."""
+    assert ".entry fill" in compiled({"source": PLAIN, "options": ["-arch=compute_80", option]})[0][0]
     assert kept(tmp_path) == []
 
 
@@ -199,15 +210,18 @@ def test_nothing_is_kept_where_the_user_says_so(compiled: Compile, tmp_path: Pat
     assert kept(tmp_path) == []
 
 
-def test_the_folder_has_a_bound(compiled: Compile, tmp_path: Path) -> None:
+def test_the_folder_has_a_bound_and_nobody_else_s_files_make_way(compiled: Compile, tmp_path: Path) -> None:
     folder = tmp_path / "kept"
     folder.mkdir(mode=0o700)
-    for n in range(70):
-        with (folder / f"{n:02}").open("wb") as file:
+    names = [f"{n:064x}" for n in range(69)] + [f"{69:064x}.tmp123"]
+    others = ["thesis.pdf", "f" * 63, "F" * 64, f"{70:064x}.pdf"]
+    for n, name in enumerate(others + names):
+        with (folder / name).open("wb") as file:
             file.truncate(4 << 20)
-        os.utime(folder / f"{n:02}", (1000 + n, 1000 + n))
+        os.utime(folder / name, (1000 + n, 1000 + n))
     compiled({"source": PLAIN})
-    left = kept(tmp_path)
+    left = {path.name for path in kept(tmp_path)}
     # The oldest are gone, down to three quarters of the bound.
-    assert [path.name for path in left if len(path.name) == 2] == [f"{n:02}" for n in range(23, 70)]
-    assert len(left) == 48
+    assert left & set(names) == set(names[23:])
+    assert left >= set(others)
+    assert len(left) == len(others) + 48

@@ -32,6 +32,9 @@ log = logging.getLogger(__name__)
 EVERY = 5.0
 """Seconds between two answers; the kubelet forgets after 30."""
 
+MOST_SAID = 1024
+"""Characters of a sentence, by the interface."""
+
 
 def health_of(device: Device) -> tuple[int, str]:
     """Return whether a device is well, and what is to be said of it.
@@ -42,7 +45,7 @@ def health_of(device: Device) -> tuple[int, str]:
         return pb.HEALTHY, ""
     if device.trouble == "away":
         return pb.UNKNOWN, f"GPU server {device.server} is away."
-    said = f"{device.label}: {device.trouble}."
+    said = f"{device.label}: {device.trouble}."[:MOST_SAID]
     return (pb.HEALTHY if is_passing(device.trouble) else pb.UNHEALTHY), said
 
 

@@ -75,32 +75,51 @@ bool includes_given(std::string_view line, const std::vector<std::string>& names
     const char end = line.front() == '"' ? '"' : '>';
     line.remove_prefix(1);
     const size_t at = line.find(end);
-    if (at == line.npos) return false;
+    if (at == line.npos || line.find('#', at) != line.npos) return false;
     return std::find(names.begin(), names.end(), line.substr(0, at)) != names.end();
+}
+
+// The length of what makes one line of two, where a text goes on so; else 0.
+size_t splice(std::string_view text) {
+    for (const std::string_view each : {"\\\r\n", "\\\n", "\?\?/\r\n", "\?\?/\n"})
+        if (text.starts_with(each)) return each.size();
+    return 0;
+}
+// Whether the name of a directive may follow behind a comment.
+bool ends_at_comment(std::string_view line) {
+    for (size_t mark = line.find('#'); mark != line.npos; mark = line.find('#', mark + 1)) {
+        const size_t name = line.find_first_not_of(" \t\v\f", mark + 1);
+        if (name != line.npos && line[name] == '/') return true;
+    }
+    return false;
 }
 
 // A text in which no directive reads anything but the headers that were given.  It is asked for more than the
 // language needs: what cannot be told from a directive is one.
-bool is_closed(std::string text, const std::vector<std::string>& names) {
-    for (const char* splice : {"\\\r\n", "\\\n", "\?\?/\n"})
-        for (size_t at; (at = text.find(splice)) != text.npos;) text.erase(at, std::strlen(splice));
-    for (const char* other :
-         {"__DATE__", "__TIME__", "__TIMESTAMP__", "__has_include", "__has_embed", "\?\?=", "%:"})
+bool is_closed(std::string_view given, const std::vector<std::string>& names) {
+    std::string text;
+    text.reserve(given.size());
+    for (size_t at = 0; at < given.size();) {
+        const size_t next = std::min(given.find_first_of("\\?", at), given.size());
+        text += given.substr(at, next - at);
+        const size_t length = splice(given.substr(next));
+        if (!length && next < given.size()) text += given[next];
+        at = next + std::max<size_t>(length, 1);
+    }
+    for (const char* other : {"__DATE__", "__TIME__", "__TIMESTAMP__", "__has_include", "__has_embed",
+                              "\?\?=", "%:", "\\\r\n", "\\\n", "\?\?/\r\n", "\?\?/\n"})
         if (text.find(other) != text.npos) return false;
-    bool directive = false;  // the last # of the text has no name yet, but perhaps a comment
+    bool directive = false;  // some # of the text before has a comment for its name
     std::string_view left = text;
     while (!left.empty()) {
         const size_t end = std::min(left.find_first_of("\r\n"), left.size());
         const std::string_view line = left.substr(0, end);
         left.remove_prefix(std::min(end + 1, left.size()));
-        const size_t mark = line.find('#');
+        const bool marked = line.find('#') != line.npos;
         const bool reads = line.find("include") != line.npos || line.find("embed") != line.npos ||
                            line.find("import") != line.npos;
-        if (reads && (directive || mark != line.npos) && !includes_given(line, names)) return false;
-        if (mark != line.npos) {
-            const size_t name = line.find_first_not_of(" \t\v\f", mark + 1);
-            directive = name != line.npos && line[name] == '/';
-        }
+        if (reads && (directive || marked) && !includes_given(line, names)) return false;
+        directive |= ends_at_comment(line);
     }
     return true;
 }
@@ -131,6 +150,14 @@ bool make_folder(const std::string& folder) {
     return !stat(folder.c_str(), &is) && S_ISDIR(is.st_mode) && is.st_uid == geteuid() && !(is.st_mode & 022);
 }
 
+// A program's file, or one that is not written to its end.  The folder may have others that are not this
+// library's: whoever named it may have more there.
+bool is_kept(std::string_view name) {
+    constexpr size_t kDigits = 2 * kDigest;
+    return (name.size() == kDigits || (name.size() == kDigits + 7 && name[kDigits] == '.')) &&
+           name.substr(0, kDigits).find_first_not_of("0123456789abcdef") == name.npos;
+}
+
 // Removes what has not been wanted for longest, until there is room.
 void make_room(const std::string& folder) {
     struct Entry {
@@ -143,6 +170,7 @@ void make_room(const std::string& folder) {
     DIR* list = opendir(folder.c_str());
     if (!list) return;
     while (const dirent* each = readdir(list)) {
+        if (!is_kept(each->d_name)) continue;
         const std::string path = folder + "/" + each->d_name;
         struct stat is;
         if (lstat(path.c_str(), &is) || !S_ISREG(is.st_mode)) continue;
@@ -164,10 +192,12 @@ void make_room(const std::string& folder) {
 }  // namespace
 
 bool is_closed(const Given& given) {
-    // Options by which more is read or written than a program's own text.
+    // Options by which more is read or written than a program's own text: files, the time, and the working
+    // directory, of which information for debuggers tells.
     for (const std::string& option : given.options)
         for (const char* other :
-             {"include", "-I", "pch", "-dlto", "-ltoir", "--dlink-time-opt", "-time", "trace", "@"})
+             {"include", "-I", "pch", "-dlto", "-ltoir", "--dlink-time-opt", "-time", "trace", "@", "embed",
+              "__DATE__", "__TIME__", "__TIMESTAMP__", "-G", "debug", "line"})
             if (option.find(other) != option.npos) return false;
     size_t bytes = given.source.size();
     for (const std::string& header : given.headers) bytes += header.size();

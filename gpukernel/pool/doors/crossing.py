@@ -132,6 +132,8 @@ async def answer(
 ) -> T:
     """Await `work`, a handler's call, in the deciding loop; to be called in the I/O loop.
 
+    A call that is given up before it has begun never begins: who sends hundreds and gives each up at once makes nobody wait.
+
     Parameters
     ----------
     on_begun
@@ -140,6 +142,8 @@ async def answer(
     done: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     def begin() -> None:
+        if done.cancelled():
+            return
         task = asyncio.ensure_future(work())
         done.add_done_callback(
             lambda _: deciding.call_soon_threadsafe(task.cancel) if done.cancelled() else None
@@ -201,6 +205,8 @@ async def answers(
 ) -> AsyncIterator[Any]:
     """Iterate over `work`, a handler's call, which runs in the deciding loop; to be called in the I/O loop.
 
+    As with `answer`, what is given up before it has begun never begins.
+
     Parameters
     ----------
     work
@@ -212,6 +218,7 @@ async def answers(
     back = _Conveyor(deciding, io)
     there = _Conveyor(io, deciding, REQUESTS_AHEAD) if requests is not None else None
     running: list[asyncio.Task[None]] = []
+    given_up = False
 
     async def handle() -> None:
         try:
@@ -225,6 +232,8 @@ async def answers(
         back.end(StopAsyncIteration())
 
     def begin() -> None:
+        if given_up:
+            return
         task = asyncio.ensure_future(handle())
         task.add_done_callback(lambda task: task.cancelled() or task.exception())
         running.append(task)
@@ -249,6 +258,7 @@ async def answers(
         async for reply in aiter(back):
             yield reply
     finally:
+        given_up = True
         if feeding is not None:
             feeding.cancel()
         with contextlib.suppress(RuntimeError):

@@ -26,6 +26,7 @@ UNKNOWN, HEALTHY, UNHEALTHY = 0, 1, 2
         ("its agent is being stopped", HEALTHY, "gpu1/0: its agent is being stopped."),
         ("away", UNKNOWN, "GPU server gpu1 is away."),
         ("its server has it no more", UNHEALTHY, "gpu1/0: its server has it no more."),
+        ("x" * 2000, UNHEALTHY, "gpu1/0: " + "x" * 1016),
     ],
 )
 def test_only_a_device_without_memory_behind_its_leases_is_unhealthy(
