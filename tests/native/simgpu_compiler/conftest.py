@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpukernel.native import NativePartMissing, simgpu_library
-from tests.native.simgpu_exec.conftest import Device, compile_cuda
+from tests.native.simgpu_exec.conftest import MODELS, Device, compile_cuda
 
 Arrays = list[np.ndarray[Any, Any]]
 SANITIZED = "GPUKERNEL_TEST_SANITIZED" in os.environ  # by ``make sanitize``
@@ -129,7 +129,7 @@ def tiers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
         library = simgpu_library()
     except NativePartMissing as missing:
         pytest.skip(str(missing))
-    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", MODELS)
     opened = Device(str(library))
     yield Tiers(opened, monkeypatch, capfd)
     opened.close()

@@ -15,7 +15,7 @@ import pytest
 from gpukernel.native import NativePartMissing, simgpu_library
 from tests.native.simgpu_compiler.conftest import has_avx512
 from tests.native.simgpu_compiler.test_programs import KERNEL, PATHS, PROGRAMS
-from tests.native.simgpu_exec.conftest import Device
+from tests.native.simgpu_exec.conftest import MODELS, Device
 
 NATIVE = Path(__file__).parents[3] / "gpukernel" / "native"
 NEWER = re.compile(r"%zmm|%k[0-7]|%[xy]mm(1[6-9]|2\d|3[01])|\{|\(bad\)|^(66 |f[23] |4\w )*62 ")
@@ -109,7 +109,7 @@ def reading(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reading]:
         library = simgpu_library()
     except NativePartMissing as missing:
         pytest.skip(str(missing))
-    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", MODELS)
     monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER", "compiled")
     opened = Reading(str(library))
     yield opened
