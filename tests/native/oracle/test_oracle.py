@@ -13,6 +13,7 @@ from tests.native.oracle.compare import Tally, batch, compare, first_difference,
 from tests.native.oracle.kernels import generate
 from tests.native.oracle.paths import PTX_PATHS, Answer, Host, Simulated
 from tests.native.simgpu_compiler.conftest import VECTORS
+from tests.native.simgpu_exec.conftest import MODELS
 
 SEED, PROGRAMS, SIZE = 1, 6, 15
 
@@ -32,7 +33,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulated]:
         simgpu_library()
     except NativePartMissing as missing:
         pytest.skip(str(missing))
-    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", MODELS)
     monkeypatch.setenv("GPUKERNEL_SIMGPU_THREADS", "1")
     opened = Simulated()
     yield opened
