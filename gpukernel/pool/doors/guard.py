@@ -208,7 +208,8 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
         def begun() -> None:
             assert end_turn is not None
-            io.call_soon_threadsafe(end_turn)
+            with contextlib.suppress(RuntimeError):  # the pool ends: that loop is closed
+                io.call_soon_threadsafe(end_turn)
 
         def identified(who: Identified) -> None:
             self._rates.identify(key, who)
