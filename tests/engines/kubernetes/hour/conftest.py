@@ -120,7 +120,7 @@ def shell(node: Node, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shel
 
 @pytest.fixture(scope="package")
 def hour(shell: Shell, node: Node) -> dict[str, str]:
-    """What each of the hour's commands said, after all of them."""
+    """The outputs of all of the hour's commands, once they have run."""
     said = {}
     for name, text in steps():
         if name:

@@ -1,4 +1,4 @@
-"""What of ``helm`` the page types, by Helm's SDK: ``helm install NAME CHART -n NAMESPACE -f FILE`` and ``helm upgrade …``."""
+"""The part of ``helm`` that the page types, by Helm's SDK: ``helm install NAME CHART -n NAMESPACE -f FILE`` and ``helm upgrade …``."""
 
 from __future__ import annotations
 

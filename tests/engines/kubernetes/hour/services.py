@@ -1,4 +1,4 @@
-"""What stands for kube-proxy and cluster DNS: ``python -m tests.engines.kubernetes.hour.services KUBECONFIG ADDRESS``, in the node's network.
+"""A stand-in for kube-proxy and cluster DNS: ``python -m tests.engines.kubernetes.hour.services KUBECONFIG ADDRESS``, in the node's network.
 
 Each Service's address leads to its first ready endpoint, by a rule of nftables; names of Services and of pods of headless ones are answered
 over UDP, all others with NXDOMAIN.  What has changed is seen within half a second.
@@ -39,7 +39,7 @@ table ip services {{
 
 
 class Services:
-    """What the API says of Services now: `names`, and `rules` from an address and port to an endpoint."""
+    """The Services as the API has them now: `names`, and `rules` from an address and port to an endpoint."""
 
     def __init__(self, kubeconfig: Path) -> None:
         told = json.loads(kubeconfig.read_text())

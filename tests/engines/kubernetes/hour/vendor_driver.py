@@ -1,4 +1,4 @@
-"""What stands for a GPU vendor's DRA driver on a node: ``python -m tests.engines.kubernetes.hour.vendor_driver KUBECONFIG NODE COUNT``.
+"""A stand-in for a GPU vendor's DRA driver on a node: ``python -m tests.engines.kubernetes.hour.vendor_driver KUBECONFIG NODE COUNT``.
 
 It publishes whole GPUs of the node, which one claim each can have, and prepares them by a CDI file.  What a container gets of a GPU is a
 variable with its name.  Each line on stdout says which GPUs are prepared, by claim.
