@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import Pool
+from tests.native.simgpu_compiler.conftest import VECTORS
 
 PROGRAM = """
 import numpy as np
@@ -84,18 +85,29 @@ def test_a_profile_that_cannot_be_had_is_refused_before_the_program_starts(
         assert sentence in done.stderr
 
 
+WARM = """
+import json, subprocess, sys, time
+ask = [sys.executable, '-m', 'gpukernel.cli', 'smi', '--kernels']
+for _ in range(100):
+    (kernel,) = json.loads(subprocess.run([*ask, '--json'], capture_output=True, check=True).stdout)
+    if kernel['compiled_launches']: break
+    time.sleep(0.1); rows[4, 64](out, x); cuda.synchronize()
+subprocess.run([*ask, *sys.argv[1:]])
+"""
+
+
 def test_smi_says_which_tier_ran_each_kernel_and_why(shared_pool: Pool) -> None:
-    ask = "\nimport subprocess; subprocess.run([sys.executable, '-m', 'gpukernel.cli', 'smi', '--kernels', *sys.argv[1:]])"
-    run = ("run", "-m", "100", "--", sys.executable, "-c", "import sys\n" + PROGRAM + ask)
+    run = ("run", "-m", "100", "--", sys.executable, "-c", PROGRAM + WARM)
     done = shared_pool.gpukernel(*run, "--json")
     (kernel,) = json.loads(done.stdout.partition("\n")[2])
-    assert (kernel["launches"], kernel["failed"], kernel["compiled"]) == (3, 0, False)
     assert kernel["name"].startswith("__main__::rows(")
-    assert kernel["reason"] == "GPUKERNEL_SIMGPU_TIER of the GPU server is interpreter"
+    assert (kernel["failed"], kernel["compiled"]) == (0, bool(VECTORS)), kernel["reason"]
+    assert kernel["launches"] > 3
     assert kernel["seconds"] > 0
+    assert VECTORS or "AVX2" in kernel["reason"]
     table = shared_pool.gpukernel(*run).stdout.splitlines()[1:]
     assert table[0].split()[:3] == ["Kernel", "Tier", "Launches"]
-    assert table[1].split()[:3] == ["rows", "interpreter", "3"]
+    assert table[1].split()[:2] == ["rows", "compiled" if VECTORS else "interpreter"]
     outside = shared_pool.gpukernel("smi", "--kernels")
     assert outside.returncode == 5
     assert "Only a slice itself knows its kernels" in outside.stderr

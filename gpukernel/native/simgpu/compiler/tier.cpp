@@ -48,15 +48,16 @@ void tell(const Function& function, const CompiledKernel& kernel, std::chrono::m
 
 Tier wanted_tier() {
     const char* text = std::getenv("GPUKERNEL_SIMGPU_TIER");
-    const std::string_view name = text ? text : "interpreter";
+    const std::string_view name = text && *text ? text : "auto";
     if (name == "compiled") return Tier::compiled;
-    if (name == "auto") return Tier::automatic;
+    if (name == "interpreter") return Tier::interpreter;
     static std::atomic<bool> told{false};
-    if (name != "interpreter" && !told.exchange(true))
+    if (name != "auto" && !told.exchange(true))
         std::fprintf(stderr,
-                     "gpukernel: GPUKERNEL_SIMGPU_TIER is interpreter, compiled or auto, and not '%s'\n",
+                     "gpukernel: GPUKERNEL_SIMGPU_TIER is auto, compiled or interpreter, and not '%s'; "
+                     "kernels run as with auto\n",
                      text);
-    return Tier::interpreter;
+    return Tier::automatic;
 }
 
 namespace {

@@ -125,8 +125,8 @@ struct SourceLine {  // from .loc: which line of which file the PTX from `ptx_li
 namespace compiler {
 struct Kernels;
 enum class Tier : uint8_t { interpreter, compiled, automatic };
-// What GPUKERNEL_SIMGPU_TIER says when a module is loaded: `interpreter` (so, too, where it is not set),
-// `compiled`, or `auto`, which compiles what is launched again.
+// What GPUKERNEL_SIMGPU_TIER says when a module is loaded: `interpreter`, `compiled`, or `auto` (so, too,
+// where it is not set), which compiles what is warm.
 Tier wanted_tier();
 }  // namespace compiler
 namespace profile {
