@@ -46,9 +46,12 @@ class BackfillState:
     profiles: dict[str, AvailabilityProfile] = field(
         default_factory=dict
     )  # devices on which something is promised
-    # Read once until something is granted: the emptiest devices, and those on which nothing is promised.
+    # Read once until something is granted: the emptiest devices, those on which nothing is promised, the available ones
+    # with a reservation, and the most that a course has of its own on one device.
     emptiest: dict[DeviceClass, list[Device]] = field(default_factory=dict)
     others: dict[str, AvailabilityProfile] = field(default_factory=dict)
+    with_placements: dict[str, Device] | None = None
+    own_most: dict[str, int] = field(default_factory=dict)
     promises: int = 0
     places: Places = field(default_factory=Places)
     placements: ReservationPlacements | None = None  # where something is reserved
@@ -95,15 +98,17 @@ class BackfillState:
     def most_own(self, course: str) -> int:
         """Return the most bytes of one device that are reserved for the course now."""
         self.load()
-        placements = self.placements
-        found = (
-            (placements.on(device_id) for device_id in placements.open_for(course, self.now))
-            if placements
-            else ()
-        )
-        return max(
-            (reserved_here.own(course, self.now) for reserved_here in found if reserved_here), default=0
-        )
+        if not (placements := self.placements):
+            return 0
+        if course not in self.own_most:
+            found = (placements.on(device_id) for device_id in placements.open_for(course, self.now))
+            sizes = (reserved_here.own(course, self.now) for reserved_here in found if reserved_here)
+            self.own_most[course] = max(sizes, default=0)
+        return self.own_most[course]
+
+    def forget_what_was_read(self) -> None:
+        """Read devices anew when they are next asked for, since something was granted."""
+        self.emptiest, self.others, self.with_placements, self.own_most = {}, {}, None, {}
 
     def lent(self, kind: DeviceClass, device_id: str, size: int, length: float) -> bool:
         """Return whether `size` bytes can be lent for `length` seconds, being of no use to any of those who closed a kind.

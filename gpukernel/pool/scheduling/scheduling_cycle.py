@@ -301,7 +301,7 @@ class SchedulingCycle:
                 interactive=request.wanted.priority == "interactive",
             ),
         )
-        state.emptiest, state.others = {}, {}
+        state.forget_what_was_read()
         end = math.inf if span is None else state.now + span
         for piece in placed:
             if state.placements:
@@ -367,7 +367,8 @@ class SchedulingCycle:
 
         def fitting(devices: Iterable[Device]) -> Iterable[Device]:
             found = (d for d in devices if (among is None or d.id in among) and d.server not in without)
-            return (d for d in found if self._undisturbed(request, d, length, only))
+            room = (d for d in found if d.memory_bytes - d.promised_bytes >= slice_bytes(asked, d))
+            return (d for d in room if self._undisturbed(request, d, length, only))
 
         if machine is not None:
             here = fitting(self._store.devices.on_machine(self._db, machine, kinds))
@@ -379,9 +380,7 @@ class SchedulingCycle:
             place = state.places.named(asked)
             return best_fit(asked, fitting(self._store.devices.on_machine(self._db, place, kinds))), "remote"
         if among is not None:
-            return best_fit(
-                asked, fitting(self._store.devices.available_among(self._db, among, kinds))
-            ), "remote"
+            return best_fit(asked, fitting(self._available(among, kinds))), "remote"
         found: list[Device] = []
         for kind in kinds:
             size = slice_bytes(asked, kind)
@@ -392,6 +391,18 @@ class SchedulingCycle:
                 fitting(self._store.devices.fullest(self._db, kind, size, most, without)), asked.devices
             )
         return best_fit(asked, found), "remote"
+
+    def _available(self, among: list[str], kinds: Iterable[DeviceClass]) -> list[Device]:
+        """Return those of these devices that are available, of these kinds and not full; what is reserved is read once until something is granted."""
+        state = self._state
+        if state.placements is None or not all(map(state.placements.on, among)):
+            return self._store.devices.available_among(self._db, among, kinds)
+        if state.with_placements is None:
+            found = self._store.devices.available_among(self._db, list(state.placements.devices), self._kinds)
+            state.with_placements = {d.id: d for d in found if d.promised_bytes < d.memory_bytes}
+        known, wanted = state.with_placements, set(kinds)
+        here = (known[device_id] for device_id in among if device_id in known)
+        return [d for d in here if DeviceClass(d.name, d.memory_bytes) in wanted]
 
     def _undisturbed(self, request: PendingRequest, device: Device, length: float, only: str = "") -> bool:
         """Return whether a slice of the device would break nothing that is promised or reserved there."""
