@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -144,11 +145,20 @@ print(linked((LIBRARY, b"!<arch>\\n" + bytes(2000))))
 
 
 # The loader alone: how a library is found, and that nothing else is changed.
-@pytest.mark.parametrize("way", ["by path", "by its place in LD_LIBRARY_PATH", "by a name without version"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("by path", "by its place in LD_LIBRARY_PATH", "by a name without version"),
+        *("behind this installation's own", "behind another installation's"),
+    ],
+)
 def test_a_library_is_replaced_wherever_it_is_found(way: str, tmp_path: Path) -> None:
     (nvrtc,) = Path(sys.prefix).glob("lib/python*/site-packages/nvidia/cuda_nvrtc/lib/libnvrtc.so.12")
     (tmp_path / "libnvrtc.so").symlink_to(nvrtc)
     name = {"by path": str(nvrtc), "by a name without version": "libnvrtc.so"}.get(way, "libnvrtc.so.12")
+    own, other = native.compiler_auditor().parent, tmp_path / "other"
+    shutil.copytree(own, other)
+    first = {"behind this installation's own": own, "behind another installation's": other}.get(way, tmp_path)
     code = f"""
 import ctypes
 library = ctypes.CDLL({name!r}); version = ctypes.c_int(), ctypes.c_int()
@@ -160,10 +170,10 @@ except OSError as error: print(error)
     environment = {
         **os.environ,
         "LD_AUDIT": str(native.compiler_auditor()),
-        "LD_LIBRARY_PATH": f"{tmp_path}:{nvrtc.parent}",
+        "LD_LIBRARY_PATH": f"{first}:{nvrtc.parent}",
     }
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout.splitlines() == [
         "0 12",

@@ -113,6 +113,18 @@ bool exists(const char* path) {
            0;
 }
 
+#ifndef AUDITS_RUNTIME
+// Returns whether the library lies beside an auditor: it is gpukernel's, of this installation or another, and
+// hands its work to NVIDIA's, which it is not.
+bool is_a_replacement(const char* path) {
+    static char beside[PATH];
+    unsigned used = 0;
+    if (!append(beside, used, path)) return false;
+    used = static_cast<unsigned>(file_name(beside) - beside) - 1;
+    return append(beside, used, OWN_NAME) && exists(beside);
+}
+#endif
+
 // LD_AUDIT names this library, perhaps among others.
 [[gnu::constructor]] void find_own_folder(int, char**, char** environment) {
     const char* list = nullptr;
@@ -139,7 +151,8 @@ extern "C" [[gnu::visibility("default")]] unsigned la_version(unsigned version) 
     return own_folder[0] ? version < LAV_CURRENT ? version : LAV_CURRENT : 0;  // 0: not wanted
 }
 
-extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, uintptr_t*, unsigned) {
+extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, uintptr_t*,
+                                                             [[maybe_unused]] unsigned place) {
     char* unchanged = const_cast<char*>(name);
     if (const char* asked = after(name, ORIGINAL)) {
         for (Library& library : libraries)
@@ -153,6 +166,10 @@ extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, u
     for (Library& library : libraries) {
         const int i = index_of_file(name, library);
         if (i < 0 || !exists(name)) continue;
+#ifndef AUDITS_RUNTIME
+        static char no_file[] = "";  // with a null pointer the search would end
+        if (place != LA_SER_ORIG && is_a_replacement(name)) return no_file;
+#endif
         unsigned used = 0, kept = 0;
         if (!append(replacement, used, own_folder) || !append(replacement, used, "/") ||
             !append(replacement, used, library.folder) || !append(replacement, used, library.name) ||
