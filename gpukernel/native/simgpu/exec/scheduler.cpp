@@ -100,7 +100,7 @@ struct Runner {
         limit = reinterpret_cast<const Op*>(~uintptr_t(0));
         for (int i = 0; i < warp.group_count; ++i) {
             const Group& g = warp.groups[i];
-            if (g.frame == frame && g.wait == Wait::ready && g.ip > ip) limit = std::min(limit, g.ip);
+            if (g.frame == frame && g.wait == Wait::ready && g.ip >= ip) limit = std::min(limit, g.ip);
         }
     }
     // Who waits at a .sync instruction may go on when all living lanes that one of the group names are there.
