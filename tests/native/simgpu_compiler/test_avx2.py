@@ -141,3 +141,23 @@ def test_code_for_avx_512_is_seen(
     instructions = _instructions(code)
     assert any(NEWER.search(raw) for raw, _ in instructions)
     assert any(NEWER.search(text) for _, text in instructions)
+
+
+def test_no_newer_level_is_written_than_is_allowed(
+    reading: Reading,
+    nvrtc: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("GPUKERNEL_SIMGPU_VECTORS")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER_LOG", "1")
+    array, text = np.zeros(64, np.float32), nvrtc(KERNEL + "(float*a){a[threadIdx.x]=sqrtf(threadIdx.x);}")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_LEVEL", "3")
+    reading.run(text, "k", 1, 64, array)
+    code = tmp_path / "code"
+    code.write_bytes(reading.code)
+    assert _newer(code) == []
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_LEVEL", "2")
+    reading.run(text, "k", 1, 64, array)
+    assert "k: interpreted: GPUKERNEL_SIMGPU_LEVEL forbids AVX2" in capfd.readouterr().err

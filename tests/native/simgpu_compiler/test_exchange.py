@@ -168,3 +168,30 @@ def test_votes_and_reductions(tiers: Tiers, vote: int) -> None:
         body = f"{given} {text} st.global.u32 [%o], %r3; setp.lt.u32 %p, %t, 64;"
         run(tiers, body, seed, np.zeros(32), seed % 12, threads=64 if lanes == "all" else 32)
         assert tiers.handlers() == 0, tiers.said[-1]
+
+
+MEET = """.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out)
+{{
+    .reg .pred %p, %q; .reg .b32 %t, %m, %r; .reg .b64 %d, %o;
+    ld.param.u64 %o, [out]; mov.u32 %t, %tid.x; mul.wide.u32 %d, %t, 4; add.u64 %o, %o, %d;
+    setp.lt.u32 %p, %t, 5; vote.sync.ballot.b32 %m, %p, -1;
+    @!%p bra OVER;
+    {exchange}
+OVER:
+    activemask.b32 %r; st.global.u32 [%o], %r;
+    ret;
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    ["vote.sync.any.pred %q, %p, %m;", "bar.warp.sync %m;", "shfl.sync.idx.b32 %r, %t, 0, 31, %m;"],
+)
+def test_lanes_meet_right_behind_what_some_of_them_exchange(tiers: Tiers, exchange: str) -> None:
+    """The others wait at the very next operation: nobody runs past them."""
+    (active,) = tiers.same(MEET.format(exchange=exchange), "k", 1, 32, np.zeros(32, np.uint32))
+    assert (active == 2**32 - 1).all()

@@ -158,3 +158,34 @@ def test_a_fault_outside_the_code_says_the_same(tmp_path: Path) -> None:
         assert any(": compiled: " in line for line in lines), name
         assert "".join(line for line in lines if ": compiled: " not in line) == text, name
         assert len(text.splitlines()) > 1, name
+
+
+ROUNDS = """.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u32 most)
+{
+    .reg .b32 %t, %n, %most; .reg .f32 %f; .reg .b64 %o; .reg .pred %p;
+    .shared .u32 rounds, place;
+    ld.param.u64 %o, [out]; ld.param.u32 %most, [most]; mov.u32 %t, %tid.x; mov.u32 %n, 0; mov.f32 %f, 0f3F800000;
+    setp.ge.u32 %p, %t, 32; @%p bra OTHER;
+ROUND:
+    BODY
+    add.u32 %n, %n, 1; st.shared.u32 [rounds], %n;
+    setp.lt.u32 %p, %n, %most; @%p bra ROUND;
+    ret;
+OTHER:
+    ld.shared.u32 %n, [rounds]; st.global.u32 [%o], %n;
+    ret;
+}
+"""
+
+
+@pytest.mark.parametrize("tier", ["interpreter", "compiled"])
+@pytest.mark.parametrize("body", ["fma.rn.f32 %f, %f, %f, %f;" * 3000, "red.shared.add.u32 [place], 1;" * 500], ids=["sums", "updates"])  # fmt: skip
+def test_a_warp_s_turn_has_fewer_rounds_of_a_long_loop(tiers: Tiers, body: str, tier: str) -> None:
+    """Where a turn ends, kernels are cancelled and paused: rounds that take long must not be as many as short ones.
+
+    The second warp begins when the first one's turn is over, and says how many rounds that had."""
+    (rounds,) = tiers.run(tier, ROUNDS.replace("BODY", body), "k", 1, 64, np.zeros(1, np.uint32), np.uint32(2000))  # fmt: skip
+    assert 0 < rounds[0] < 200

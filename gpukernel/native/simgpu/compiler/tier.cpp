@@ -69,7 +69,7 @@ int vector_level() {
     static std::atomic<bool> told{false};
     if (!name.empty() && name != "avx2" && name != "avx512" && !told.exchange(true))
         std::fprintf(stderr, "gpukernel: GPUKERNEL_SIMGPU_VECTORS is avx2 or avx512, and not '%s'\n", text);
-    return name == "avx2" ? std::min(processor_level(), 3) : processor_level();
+    return name == "avx2" ? std::min(wanted_level(), 3) : wanted_level();
 }
 
 }  // namespace
@@ -81,7 +81,9 @@ void CompiledKernel::make(const Function& function, bool rows) {
     return refuse("there is a compiler for x86-64 only");
 #endif
     const int level = vector_level();
-    if (level < 3) return refuse("this processor has neither AVX-512 nor AVX2 with FMA, BMI2 and F16C");
+    if (processor_level() < 3)
+        return refuse("this processor has neither AVX-512 nor AVX2 with FMA, BMI2 and F16C");
+    if (level < 3) return refuse("GPUKERNEL_SIMGPU_LEVEL forbids AVX2");
     image_ = std::make_unique<MachineCode>();
     image_->narrow = level < 4;
     image_->flow = analyse(function, rows);

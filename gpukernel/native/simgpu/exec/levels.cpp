@@ -1,6 +1,4 @@
 // The choice among the compiled handlers: the newest level of x86-64 that this processor has.
-#include <algorithm>
-#include <cstdlib>
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
@@ -48,9 +46,7 @@ const Level levels[] = {
 
 // The newest level that this processor has and nobody forbade; the oldest that was compiled where none fits.
 const Level& best() {
-    int wanted = processor_level();
-    if (const char* forced = std::getenv("GPUKERNEL_SIMGPU_LEVEL"))
-        wanted = std::min(wanted, std::atoi(forced));
+    const int wanted = wanted_level();
     const Level* found = &levels[0];
     for (const Level& level : levels)
         if (level.number <= wanted) found = &level;

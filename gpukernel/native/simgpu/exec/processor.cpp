@@ -4,6 +4,9 @@
 
 #include <cpuid.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 namespace gpukernel::simgpu {
 
 namespace {
@@ -45,6 +48,11 @@ int processor_level() {
     if (has(extended, AVX512F | AVX512BW | AVX512CD | AVX512DQ | AVX512VL) && has(state, AVX512_STATE))
         return 4;
     return has(basic, FMA | F16C) && has(extended, AVX2 | BMI2) ? 3 : 2;
+}
+
+int wanted_level() {
+    const char* forced = std::getenv("GPUKERNEL_SIMGPU_LEVEL");
+    return forced ? std::min(processor_level(), std::atoi(forced)) : processor_level();
 }
 
 bool processor_counts_bits() { return processor_level() == 4 && has(cpuid(7).ecx, AVX512_VPOPCNTDQ); }

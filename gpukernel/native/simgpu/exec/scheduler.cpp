@@ -20,7 +20,15 @@ constexpr int kLoopPatience = 1 << 16;  // and of any other
 #endif
 constexpr int kSlice = SIMGPU_SLICE;  // back edges before another warp of the block runs
 constexpr int kSpinSlice = 1 << 8;    // and of a loop with atomics
+constexpr int kShort = 2;             // operations in a loop that count as one back edge more
 constexpr uint32_t kDeepest = 4096;   // calls within each other
+
+// What is used up of a slice by so many operations, once: whoever cancels a kernel must not wait for as many
+// rounds of a long loop as of a short one.
+int cost_of(int64_t operations, bool spins = false) {
+    const auto cost = static_cast<int>(std::min<int64_t>(1 + operations / kShort, kSlice));
+    return spins ? std::max(cost, kSlice / kSpinSlice) : cost;
+}
 
 uint32_t predicate(const Warp& warp, uint32_t operand) {
     return *reinterpret_cast<const uint32_t*>(warp.base[operand & 1] + operand);
@@ -100,7 +108,7 @@ struct Runner {
         limit = reinterpret_cast<const Op*>(~uintptr_t(0));
         for (int i = 0; i < warp.group_count; ++i) {
             const Group& g = warp.groups[i];
-            if (g.frame == frame && g.wait == Wait::ready && g.ip > ip) limit = std::min(limit, g.ip);
+            if (g.frame == frame && g.wait == Wait::ready && g.ip >= ip) limit = std::min(limit, g.ip);
         }
     }
     // Who waits at a .sync instruction may go on when all living lanes that one of the group names are there.
@@ -147,10 +155,10 @@ struct Runner {
     }
     void swap_out(bool deferred = false) { park(ip, mask, frame, Wait::ready, 0, deferred); }
 
-    bool back_edge() {  // true: give the thread to another warp
+    bool back_edge(const Op* from, const Op* to) {  // true: give the thread to another warp
         // A loop that reads what others write may be waiting for them: they get their turn sooner.
         warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
-        slice -= warp.touched ? kSlice / kSpinSlice : 1;
+        slice -= cost_of(from - to, warp.touched);
         if (slice > 0 && !warp.launch->must_rest()) return false;
         slice = kSlice;
         warp.launch->go_on();
@@ -212,7 +220,8 @@ struct Runner {
             throw Fault{Status::illegal_address, "stack overflow: " + std::to_string(kDeepest) +
                                                      " calls within each other, at " +
                                                      place(warp, std::countr_zero(lanes))};
-        if (--slice <= 0) {  // recursion may take for ever without one backward branch
+        slice -= cost_of(static_cast<int64_t>(function.code.size()));
+        if (slice <= 0) {  // recursion may take for ever without one backward branch
             slice = kSlice;
             pause(warp);
         }
@@ -346,7 +355,7 @@ template <bool kWatched>
                 continue;
             }
             if (op.control == Control::branch) {
-                const Op* target = frame->function->code.data() + op.aux;
+                const Op *from = ip, *target = frame->function->code.data() + op.aux;
                 bool back = target <= ip;
                 see(op, mask, exec);
                 uint32_t rest = mask & ~exec;
@@ -357,7 +366,7 @@ template <bool kWatched>
                     ip = target;
                     mask = exec;
                 }
-                if (back && back_edge()) {
+                if (back && back_edge(from, target)) {
                     swap_out();
                     return true;
                 }
@@ -403,7 +412,7 @@ template <bool kWatched>
                                                       place(warp, std::countr_zero(exec), op.line)};
                     const Op* to = frame->function->code.data() + table[value];
                     park(to, exec & same, frame);
-                    if (to <= ip && back_edge()) return true;
+                    if (to <= ip && back_edge(ip, to)) return true;
                     break;
                 }
                 case Control::ret:
@@ -506,10 +515,10 @@ struct Pair {
                 return part(false);
             } else if (op.control == Control::branch) {
                 const Op* target = a.frame->function->code.data() + op.aux;
-                const bool back = target <= ip;
+                const int64_t round = ip - target;
                 ip = target;
-                if (!back) continue;
-                slice -= a.touched || b.touched ? kSlice / kSpinSlice : 1;
+                if (round < 0) continue;
+                slice -= cost_of(round, a.touched || b.touched);
                 if (slice > 0 && !a.launch->must_rest()) continue;
                 a.launch->go_on();
                 return part(true);

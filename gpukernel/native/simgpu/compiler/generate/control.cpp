@@ -352,7 +352,7 @@ int32_t Generator::cost_of_loop(uint32_t from, uint32_t to) const {
         spins |= key == "touch" || key.starts_with("atom.") || key.starts_with("mbarrier.");
         cost += cost_of(n);
     }
-    return spins ? kBudget / kSpins : std::min(cost, kBudget);
+    return std::min(spins ? std::max(cost, kBudget / kSpins) : cost, kBudget);
 }
 
 // Who was set aside: the lanes that wait at the first block behind.
