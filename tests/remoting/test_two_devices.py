@@ -34,6 +34,25 @@ def bytes_of(i):
 """
 
 
+KERNELS = """
+TEXT = b'''.version 7.0
+.target sm_70
+.address_size 64
+.global .u32 kept = 5;
+.visible .entry store(.param .u64 to, .param .u32 value) { .reg .b64 %rd<2>; .reg .b32 %r<3>;
+ld.param.u64 %rd1, [to]; ld.param.u32 %r1, [value]; ld.global.u32 %r2, [kept]; add.u32 %r1, %r1, %r2; st.global.u32 [%rd1], %r1; ret; }
+.visible .entry other() { ret; }
+\\0'''
+def loaded(): return ok(d.cuLibraryLoadData(TEXT, [], [], 0, [], [], 0))
+def stored(i, function, value):
+    values = ctypes.c_uint64(int(memory[i])), ctypes.c_uint32(value)
+    arguments = (ctypes.c_void_p * 2)(*map(ctypes.addressof, values))
+    ok(d.cuLaunchKernel(d.CUfunction(int(function)), 1, 1, 1, 1, 1, 1, 0, streams[i], ctypes.addressof(arguments), 0))
+def word_of(i):
+    use(i); host = bytearray(4); ok(d.cuStreamSynchronize(streams[i])); ok(d.cuMemcpyDtoH(host, memory[i], 4)); return int.from_bytes(host, "little")
+"""
+
+
 def with_two_devices(code: str) -> list[str]:
     async def run() -> list[str]:
         async with worker(secret="ab" * 32) as first, worker(secret="ab" * 32) as second:
@@ -113,3 +132,50 @@ ok(d.cuMemcpyAsync(memory[1], memory[0], 4096, streams[0])); ok(d.cuStreamSynchr
 use(0); ok(d.cuMemcpyDtoD(memory[0], memory[1], 2048)); print(bytes_of(0))
 """
     ) == ["{9}", "{4}", "{4}"]
+
+
+def test_a_library_is_of_all_devices() -> None:
+    """It is loaded where none is current or any is, and each device has its own variables (driver API, “Library Management”)."""
+    assert with_two_devices(
+        KERNELS
+        + """
+for current in (None, 0, 1):
+    ok(d.cuCtxSetCurrent(d.CUcontext(0))) if current is None else use(current)
+    library = loaded(); store = ok(d.cuLibraryGetKernel(library, b"store"))
+    for i in (1, 0): use(i); stored(i, store, 100 + i)
+    print([word_of(i) for i in range(2)])
+places = []
+for i in range(2): use(i); places.append(int(ok(d.cuLibraryGetGlobal(library, b"kept"))[0])); ok(d.cuMemcpyHtoD(places[i], bytes([10 + i, 0, 0, 0]), 4))
+for i in range(2): use(i); stored(i, ok(d.cuKernelGetFunction(store)), 0)
+print([word_of(i) for i in range(2)])
+"""
+    ) == ["[105, 106]"] * 3 + ["[10, 11]"]
+
+
+def test_a_kernel_of_a_library_is_one_on_all_devices() -> None:
+    assert with_two_devices(
+        KERNELS
+        + """
+library = loaded(); kernels = []
+for i in range(2): use(i); kernels.append(ok(d.cuLibraryGetKernel(library, b"store")))
+print(int(kernels[0]) == int(kernels[1]), {int(ok(d.cuKernelGetLibrary(k))) == int(library) for k in kernels})
+listed = ok(d.cuLibraryEnumerateKernels(2, library))
+print(ok(d.cuLibraryGetKernelCount(library)), sorted(ok(d.cuKernelGetName(k)) for k in listed), int(kernels[0]) in map(int, listed))
+most = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+ok(d.cuKernelSetAttribute(most, 60000, kernels[0], 1))
+print([ok(d.cuKernelGetAttribute(most, kernels[0], i)) for i in range(2)], code(d.cuKernelGetAttribute(most, kernels[0], 2)))
+print(code(d.cuLibraryGetKernel(library, b"absent")))
+use(1); ok(d.cuStreamBeginCapture(streams[1], d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)); stored(1, kernels[0], 7)
+graph = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(streams[1])), 0)); ok(d.cuGraphLaunch(graph, streams[1])); print(word_of(1))
+ok(d.cuLibraryUnload(library))
+for i in range(2): use(i); print(code(d.cuLaunchKernel(d.CUfunction(int(kernels[0])), 1, 1, 1, 1, 1, 1, 0, streams[i], 0, 0)), code(d.cuLibraryUnload(library)))
+"""
+    ) == [
+        "True {True}",
+        "2 [b'other', b'store'] True",
+        "[49152, 60000] 101",
+        "500",
+        "12",
+        "400 400",
+        "400 400",
+    ]

@@ -41,6 +41,7 @@ DRIVER_FLAGS = (
     "managed",
     "foreseen",
     "local",
+    "of-process",
     "noted",
     "spare",
     "remembered",

@@ -67,6 +67,21 @@ def _before(call: DriverCall, arguments: str) -> list[str]:
     return lines
 
 
+def _on_this_device(call: DriverCall, arguments: str) -> list[str]:
+    """Return what has libraries and kernels of a process be those of one of its devices."""
+    lines = []
+    if "of-process" in call.flags:
+        lines.append(
+            f"    if (several_devices()) if (auto done = process_{call.name}({arguments})) return *done;"
+        )
+    lines += [
+        f"    if (several_devices()) if (CUresult error = name_there(*connection, {p.name}); error != CUDA_SUCCESS) return error;"
+        for p in call.inputs
+        if p.type in ("CUlibrary", "CUkernel", "CUfunction")
+    ]
+    return lines
+
+
 def _recalled(call: DriverCall) -> list[str]:
     """Return what answers a call whose answer is known already."""
     lines = []
@@ -90,7 +105,10 @@ def shim_function(call: DriverCall) -> str:
     """Return the exported function of the shim."""
     name = call.name
     lines = [f"CUresult CUDAAPI {name}({call.prototype.declaration}) {{"]
-    if "no-context" in call.flags:
+    device = next((p.name for p in call.inputs if p.type == "CUdevice"), None)
+    if "no-context" in call.flags and device:
+        lines.append(f"    GPUKERNEL_OF_DEVICE(connection, {device});")
+    elif "no-context" in call.flags:
         lines.append("    GPUKERNEL_DEFAULT_DEVICE(connection);")
     elif "of-handle" in call.flags:
         named = [p for p in call.inputs if p.type in ("CUstream", "CUevent")]
@@ -110,6 +128,7 @@ def shim_function(call: DriverCall) -> str:
     for p in call.prototype.parameters:
         if call.roles.get(p.name) == "text":  # not to be read in the middle of a request
             lines.append(f"    const std::string own_{p.name}({p.name});")
+    lines += _on_this_device(call, arguments)
     lines += _before(call, arguments)
     for p in call.inputs:
         if p.type == "CUstream":
@@ -222,6 +241,7 @@ def shim_end(table: CallTable) -> str:
                 "graphs/memory",
                 "managed/managed",
                 "memory/memory",
+                "modules/libraries",
                 "transport/memo",
                 "transport/request",
             )

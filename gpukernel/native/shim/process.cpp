@@ -235,6 +235,14 @@ Connection* default_device(CUresult& error) {
     return &process()->devices.front()->connection;
 }
 
+Connection* of_device(CUdevice index, CUresult& error) {
+    Connection* const connection = default_device(error);
+    if (!connection || calling_host) return connection;
+    Device* const device = device_at(index);
+    if (!device) error = CUDA_ERROR_INVALID_DEVICE;
+    return device ? &device->connection : nullptr;
+}
+
 }  // namespace shim
 
 // Has kernels from now on checked strictly, or as hardware does; returns whether that has a meaning, which it

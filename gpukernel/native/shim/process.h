@@ -53,6 +53,8 @@ CUresult initialise();
 using libcuda::context_stack;
 extern thread_local bool calling_host;  // this thread runs a host function
 
+// Whether the slice has parts of several devices; a process of one has no need to tell them apart.
+inline bool several_devices() { return process() && process()->devices.size() > 1; }
 Device* device_at(CUdevice index);      // nullptr for a number that is none
 Context* context_of(CUcontext handle);  // nullptr for a stray handle
 
@@ -60,6 +62,8 @@ Context* context_of(CUcontext handle);  // nullptr for a stray handle
 // return.
 Connection* current(CUresult& error);
 Connection* default_device(CUresult& error);
+// The same for a call that names its device.
+Connection* of_device(CUdevice device, CUresult& error);
 // The device of a stream or an event that the program made; nullptr for a default stream and a stray handle.
 Device* device_named(const void* handle);
 // The same for a call whose stream or event says which device it is for: NVIDIA's driver then needs no
@@ -79,6 +83,7 @@ inline bool may_be_of(const Connection& connection, const void* handle) {
     if (!connection) return error_of_##connection
 #define GPUKERNEL_CURRENT(connection) GPUKERNEL_CONNECTION(connection, current)
 #define GPUKERNEL_DEFAULT_DEVICE(connection) GPUKERNEL_CONNECTION(connection, default_device)
+#define GPUKERNEL_OF_DEVICE(connection, device) GPUKERNEL_CONNECTION(connection, of_device, device)
 #define GPUKERNEL_NAMED_DEVICE(connection, ...) \
     GPUKERNEL_CONNECTION(connection, named_device __VA_OPT__(, ) __VA_ARGS__)
 

@@ -9,6 +9,7 @@
 
 #include "libcuda/library.h"
 #include "shim/managed/pages.h"
+#include "shim/modules/libraries.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -92,5 +93,7 @@ using namespace gpukernel::shim;
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
     GPUKERNEL_CURRENT(connection);
     if (!name || !library || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
+    if (several_devices())
+        if (CUresult error = name_there(*connection, library); error != CUDA_SUCCESS) return error;
     return variable(*connection, library, name, dptr, bytes);
 }

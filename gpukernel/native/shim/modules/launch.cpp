@@ -9,6 +9,7 @@
 #include "shim/managed/managed.h"
 #include "shim/memory/memory.h"
 #include "shim/modules/host_functions.h"
+#include "shim/modules/libraries.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
 
@@ -105,6 +106,8 @@ bool read_attribute(CUlaunchAttributeID id, const CUlaunchAttributeValue& value,
 }
 
 CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra) {
+    if (several_devices())
+        if (CUresult error = name_there(connection, call.function); error != CUDA_SUCCESS) return error;
     if (CUresult error = layout_of(connection, call.function, call.layout); error != CUDA_SUCCESS)
         return error;
     call.block.resize(call.layout->bytes);
@@ -123,6 +126,8 @@ CUresult gpukernel::libcuda::launch(const void* function, const LaunchShape& sha
     wire::LaunchMode mode;
     if (!mode_of(shape, mode)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     GPUKERNEL_CURRENT(connection);
+    if (several_devices())
+        if (CUresult error = name_there(*connection, function); error != CUDA_SUCCESS) return error;
     if (capturing()) {
         KernelCall call{function, {}, shape.shared_bytes, mode, nullptr, {}};
         std::memcpy(call.shape, shape.sides, sizeof call.shape);

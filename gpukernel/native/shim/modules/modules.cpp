@@ -7,6 +7,7 @@
 #include "common/hmac.h"
 #include "common/image.h"
 #include "shim/managed/managed.h"
+#include "shim/modules/libraries.h"
 #include "shim/transport/request.h"
 
 using namespace gpukernel::shim;
@@ -95,6 +96,10 @@ CUresult layout_of(Connection& connection, const void* function, std::shared_ptr
     return CUDA_SUCCESS;
 }
 
+CUresult load_library_on(Connection& connection, const void* image, const JitLogs& logs, uint64_t& handle) {
+    return load<wire::LoadLibraryRequest, wire::LoadLibraryAnswer>(connection, image, logs, handle);
+}
+
 }  // namespace gpukernel::shim
 
 CUresult gpukernel::libcuda::load_module(const void* image, size_t, const JitLogs& logs, CUmodule& module) {
@@ -109,10 +114,14 @@ CUresult gpukernel::libcuda::load_library(const void* image, size_t, const JitLo
                                           CUlibrary& library) {
     GPUKERNEL_DEFAULT_DEVICE(connection);
     uint64_t handle = 0;
-    const CUresult result =
-        load<wire::LoadLibraryRequest, wire::LoadLibraryAnswer>(*connection, image, logs, handle);
-    if (result == CUDA_SUCCESS) library = reinterpret_cast<CUlibrary>(handle);
-    return result;
+    const CUresult result = load_library_on(*connection, image, logs, handle);
+    if (result != CUDA_SUCCESS) return result;
+    std::string_view bytes;
+    if (several_devices() && wire::extent_of(image, bytes))
+        library = named_library(*connection, handle, bytes);
+    else
+        library = reinterpret_cast<CUlibrary>(handle);
+    return CUDA_SUCCESS;
 }
 
 namespace {
@@ -135,12 +144,21 @@ CUresult CUDAAPI cuModuleEnumerateFunctions(CUfunction* functions, unsigned int 
 }
 CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKernels, CUlibrary lib) {
     GPUKERNEL_DEFAULT_DEVICE(connection);
-    return list(*connection, true, lib, kernels, numKernels);
+    if (!several_devices()) return list(*connection, true, lib, kernels, numKernels);
+    CUlibrary there = lib;
+    unsigned count = 0;
+    if (CUresult error = cuLibraryGetKernelCount(&count, lib); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(*connection, there); error != CUDA_SUCCESS) return error;
+    if (CUresult error = list(*connection, true, there, kernels, numKernels); error != CUDA_SUCCESS)
+        return error;
+    return name_kernels(*connection, lib, kernels, std::min(count, numKernels));
 }
 
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     GPUKERNEL_CURRENT(connection);
     if (!name) return CUDA_ERROR_INVALID_VALUE;
+    if (several_devices())
+        if (CUresult error = name_there(*connection, hfunc); error != CUDA_SUCCESS) return error;
     std::shared_ptr<const Layout> layout;
     CUresult result = layout_of(*connection, hfunc, layout);
     if (result == CUDA_SUCCESS) *name = layout->name.c_str();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "libcuda/library.h"
 #include "shim/transport/connection.h"
 
 namespace gpukernel::shim {
@@ -22,5 +23,9 @@ struct Layout {
 
 // Returns the layout of a CUfunction or CUkernel.
 CUresult layout_of(Connection& connection, const void* function, std::shared_ptr<const Layout>& layout);
+
+// Loads an image as a library of the connection's worker, which calls it `handle`.
+CUresult load_library_on(Connection& connection, const void* image, const libcuda::JitLogs& logs,
+                         uint64_t& handle);
 
 }  // namespace gpukernel::shim
