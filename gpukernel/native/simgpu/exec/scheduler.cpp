@@ -18,15 +18,14 @@ constexpr int kLoopPatience = 1 << 16;  // and of any other
 #ifndef SIMGPU_SLICE
 #define SIMGPU_SLICE (1 << 14)
 #endif
-constexpr int kSlice = SIMGPU_SLICE;  // back edges before another warp of the block runs
-constexpr int kSpinSlice = 1 << 8;    // and of a loop with atomics
-constexpr int kShort = 2;             // operations in a loop that count as one back edge more
+constexpr int kSlice = SIMGPU_SLICE;  // operations in loops before another warp of the block runs
+constexpr int kSpinSlice = 1 << 8;    // and at most so many back edges of a loop with atomics
 constexpr uint32_t kDeepest = 4096;   // calls within each other
 
 // What is used up of a slice by so many operations, once: whoever cancels a kernel must not wait for as many
 // rounds of a long loop as of a short one.
 int cost_of(int64_t operations, bool spins = false) {
-    const auto cost = static_cast<int>(std::min<int64_t>(1 + operations / kShort, kSlice));
+    const auto cost = static_cast<int>(std::min<int64_t>(1 + operations, kSlice));
     return spins ? std::max(cost, kSlice / kSpinSlice) : cost;
 }
 
