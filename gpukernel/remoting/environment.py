@@ -24,6 +24,7 @@ __all__ = [
     "program_environment",
     "shim_environment",
     "with_commands",
+    "without_others",
 ]
 
 QUIET_NUMBA = "NUMBA_CUDA_LOW_OCCUPANCY_WARNINGS"
@@ -35,6 +36,8 @@ _XLA_FLAGS, _XLA_FOLDER, _XLA_TRIES = "XLA_FLAGS", "--xla_gpu_cuda_data_dir", "-
 """Settings of XLA (TensorFlow's, JAX's): the folder of ``bin/ptxas`` before ``PATH``, and how hard it looks for the fastest kernel."""
 _NVTX = "NVTX_INJECTION64_PATH"
 """NVTX's variable: the library that hears of the ranges that a program marks, here the shim, for the profiler."""
+_FOLDERS = ("shim", "cudart", "libraries", "compilers", "ptxas")
+"""Of an installation's libraries and programs that variables may name."""
 _GROWING = ("TF_FORCE_GPU_ALLOW_GROWTH", "true")
 """TensorFlow takes memory as it needs it.  It would take the whole slice, from which its lease's other programs live, too, and keep a 32nd of
 it in the program's memory as a table."""
@@ -98,12 +101,42 @@ def _end_list(environment: dict[str, str], variable: str, own: str, *, wanted: b
 def with_commands(base: Mapping[str, str], interpreter: str = sys.executable) -> dict[str, str]:
     """Return `base` with the folder of `interpreter` at the end of ``PATH``, unless it is there: ``gpukernel`` and NVML's tools of its
     environment are found where that is not activated, and nothing else is found in another place than before.
+
+    What another installation of this package has put there is taken away (`without_others`).
     """
-    changed = dict(base)
+    changed = without_others(base)
     folder = os.path.dirname(interpreter)
     given = changed.get("PATH", "")
     if given and os.path.isabs(folder) and folder not in given.split(os.pathsep):
         changed["PATH"] = f"{given}{os.pathsep}{folder}"
+    return changed
+
+
+def without_others(base: Mapping[str, str]) -> dict[str, str]:
+    """Return `base` without the libraries and programs of other installations of this package, such as those of a slice that the container
+    was started with: two auditors of the dynamic linker would take each other's libraries for NVIDIA's, and each call would end nowhere.
+    """
+    changed = dict(base)
+    own = (native.compiler_auditor(), native.runtime_auditor())
+    names = {one.name for one in own}
+    audited = [Path(part) for part in changed.get("LD_AUDIT", "").split(":")]
+    others = {one.parent.parent for one in audited if one.name in names} - {one.parent.parent for one in own}
+    folders = [other / name for other in others for name in _FOLDERS]
+
+    def is_foreign(path: str) -> bool:
+        return any(Path(path).is_relative_to(folder) for folder in folders)
+
+    for variable in ("LD_AUDIT", "LD_LIBRARY_PATH", "PATH") if folders else ():
+        parts = changed.pop(variable, "").split(":")
+        if kept := [part for part in parts if part and not is_foreign(part)]:
+            changed[variable] = ":".join(kept)
+    for variable in (_NVTX, *_PTXAS):
+        if is_foreign(changed.get(variable, "")):
+            del changed[variable]
+    for word in changed.get(_XLA_FLAGS, "").split():
+        name, _, folder = word.partition("=")
+        if name == _XLA_FOLDER and is_foreign(folder):
+            _tell_xla(changed, folder, wanted=False)
     return changed
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,7 @@ def hub(values: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
         file = home / "jupyterhub_config.py"
         before, _, call = file.read_text().partition("from hub_spawner import configure\n")
         (lines,) = values["hub"]["extraConfig"].values()
+        lines = lines.replace('# "', '"')  # the environments of images that the page does not build
         port = call.split("http://127.0.0.1:")[1].split("'")[0]
         for theirs, ours in (
             ("/etc/gpukernel", str(home)),
@@ -80,9 +82,25 @@ def test_courses_are_profiles_with_the_file_s_images_beside_the_administrator_s_
     assert "Machine learning" in page.text
     assert "50 free now" in page.text
     assert 'name="profile-option-gpu-ml101--environment"' in page.text
-    for name in ("PyTorch", "TensorFlow"):
+    for name in ("Numba", "PyTorch", "TensorFlow"):
         assert name in page.text
     assert "<script>alert(1)" not in page.text
+
+
+@pytest.mark.parametrize("page", ["kubernetes.md", "helm.md"])
+def test_the_images_that_the_file_names_are_those_that_the_page_builds(values: Any, page: str) -> None:
+    """No server starts from an image that is in nobody's registry."""
+    built = " ".join(
+        re.findall(r'make images IMAGES="([^"]+)"', (VALUES.parents[2] / "docs" / page).read_text())
+    )
+    version = yaml.safe_load((VALUES.parents[1] / "helm/gpukernel/Chart.yaml").read_text())["appVersion"]
+    (lines,) = values["hub"]["extraConfig"].values()
+    named = {f"{one['image']['name']}:{one['image']['tag']}" for one in (values["hub"], values["singleuser"])}
+    offered = re.findall(r'^ *"\w+": {"image": "([^"]+)"}', lines, re.MULTILINE)
+    assert offered
+    assert named | set(offered) <= {
+        f"registry.example.edu/gpukernel-{one}:{version}" for one in built.split()
+    }
 
 
 def test_the_console_answers_and_takes_nobody_s_word(hub: Hub) -> None:

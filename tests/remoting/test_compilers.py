@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,12 @@ import pytest
 from gpukernel import native
 from gpukernel.common.model import Holder, Lease, Slice
 from gpukernel.frameworks import SIMULATED_VARIABLE
-from gpukernel.remoting.environment import compilers_for
+from gpukernel.remoting.environment import (
+    compiler_environment,
+    compilers_for,
+    shim_environment,
+    with_commands,
+)
 from tests.conftest import Pool
 from tests.remoting.conftest import PRELUDE, Worker, worker
 
@@ -143,6 +149,40 @@ def test_a_program_on_a_slice_finds_it(shared_pool: Pool) -> None:
         f"{native.compiler_auditor()}:{native.runtime_auditor()}",
     ), done.stderr
     assert path.split(":")[-1] == str(native.ptxas().parent)
+
+
+NUMBER_OF_ARCHITECTURES = """
+import signal
+signal.alarm(60)  # ends a call that goes on without end
+from cuda.bindings import nvrtc
+error, number = nvrtc.nvrtcGetNumSupportedArchs()
+print(int(error), number > 1)
+"""
+
+
+def test_libraries_of_another_installation_are_not_asked_beside_its_own(
+    shared_pool: Pool, tmp_path: Path
+) -> None:
+    """As in a container that was started with a slice, whose image has gpukernel for its kernels: two auditors took each other's libraries
+    for NVIDIA's, and NVRTC's calls ended nowhere.
+    """
+    own = native.shim_dir().parent
+    for name in ("shim", "cudart", "libraries", "compilers", "ptxas"):
+        shutil.copytree(own / name, tmp_path / name)
+    pool = shared_pool.environment
+    theirs = shim_environment(
+        Path("/run/lease"), compiler_environment({"PATH": "/bin"}, simulated=True, part=True)
+    )
+    outer = {name: value.replace(str(own), str(tmp_path)) for name, value in theirs.items()}
+    assert outer["LD_AUDIT"] != theirs["LD_AUDIT"]
+    inside = shim_environment(
+        Path("/run/lease"), compiler_environment(with_commands(outer), simulated=True, part=True)
+    )
+    assert str(tmp_path) not in str(inside)
+    command = [sys.executable, "-m", "gpukernel.cli", "run", "-m", "64", "--"]
+    command += [sys.executable, "-c", NUMBER_OF_ARCHITECTURES]
+    done = subprocess.run(command, env=pool | outer, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "0 True\n", done.stderr
 
 
 CORE = """
