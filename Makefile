@@ -101,7 +101,7 @@ kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while
 
 control-plane: $(VENV)/.test  ## Try the DRA driver, and an administrator's hour, with Kubernetes' own API server, scheduler, controllers and kubelet: KUBERNETES=FOLDER has them, and etcd (an hour)
 	@test -x "$(KUBERNETES)/kube-apiserver" || { echo 'Say where etcd, kube-apiserver, kube-scheduler and kube-controller-manager of Kubernetes 1.36 are: make control-plane KUBERNETES=/opt/kubernetes' >&2; exit 2; }
-	GPUKERNEL_TEST_KUBERNETES="$(abspath $(KUBERNETES))" $(BIN)/python -m pytest -rs tests/engines/kubernetes $(PYTEST_ARGS)
+	GPUKERNEL_TEST_KUBERNETES="$(abspath $(KUBERNETES))" $(BIN)/python -m pytest -rs tests/engines/kubernetes tests/hub/test_claims.py $(PYTEST_ARGS)
 
 class: $(VENV)/.test  ## Follow the page “A class of 50” on two machines that are namespaces, and sign all fifty students in
 	GPUKERNEL_CLASS=50 $(BIN)/python -m pytest -rA --show-capture=no tests/e2e/test_class.py $(PYTEST_ARGS)

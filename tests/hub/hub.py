@@ -77,6 +77,9 @@ class Hub:
         The spawner class, as JupyterHub names it.
     """
 
+    patience = 150.0
+    """Seconds that the start of a server may take."""
+
     def __init__(
         self,
         home: Path,
@@ -133,8 +136,12 @@ class Hub:
             except requests.ConnectionError:
                 pass
             if self.process.poll() is not None or time.monotonic() > end:
-                raise RuntimeError(self.log.read_text()[-5000:])
+                raise RuntimeError(self.said())
             time.sleep(0.2)
+
+    def said(self) -> str:
+        """Return the end of what it has logged."""
+        return self.log.read_text()[-5000:]
 
     def stop(self) -> None:
         """As an administrator does; servers live on (``cleanup_servers``)."""
@@ -146,7 +153,7 @@ class Hub:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-                raise RuntimeError(f"JupyterHub did not stop: {self.log.read_text()[-3000:]}") from None
+                raise RuntimeError(f"JupyterHub did not stop: {self.said()}") from None
 
     def kill(self) -> None:
         """``kill -9``: neither servers, services nor proxy are told."""
@@ -212,7 +219,7 @@ class Hub:
         answer = self.ask("POST", path, dict(options or {}))
         if not answer.ok:
             raise ServerRefused(answer.json().get("message", answer.text))
-        end = time.monotonic() + 150
+        end = time.monotonic() + self.patience
         while True:
             servers = self.ask("GET", f"/users/{person}").json()["servers"]
             if name not in servers:
@@ -221,7 +228,7 @@ class Hub:
             if servers[name]["ready"]:
                 return
             if time.monotonic() > end:
-                raise RuntimeError(self.log.read_text()[-3000:])
+                raise RuntimeError(self.said())
             time.sleep(0.1)
 
     def last_failure(self, person: str, name: str = "") -> str:

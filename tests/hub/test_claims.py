@@ -1,5 +1,8 @@
-"""Servers of KubeSpawner whose pods have a claim as their ceiling: real KubeSpawner code against the stand-in API server, a real controller,
-a real pool with workers, and programs in the pod that lease inside of the claim.
+"""Servers of KubeSpawner whose pods have a claim as their ceiling: real KubeSpawner code, a real controller, a real pool with workers, and
+programs in the pod that lease inside of the claim.
+
+The API server is a stand-in, or Kubernetes' own (``GPUKERNEL_TEST_KUBERNETES``, ``GPUKERNEL_TEST_KUBECONFIG``), whose controllers and
+scheduler then make, place and remove claims; what a kubelet does is this module's in both.
 """
 
 from __future__ import annotations
@@ -9,9 +12,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import pytest
 import yaml
@@ -20,8 +24,10 @@ pytest.importorskip("kubespawner")
 pytest.importorskip("lightkube")
 
 from lightkube import AsyncClient, KubeConfig
-from lightkube.resources.core_v1 import Pod
-from lightkube.resources.resource_v1 import ResourceClaim
+from lightkube.core.exceptions import ApiError
+from lightkube.resources.core_v1 import Node as ClusterNode
+from lightkube.resources.core_v1 import Pod, ServiceAccount
+from lightkube.resources.resource_v1 import DeviceClass, ResourceClaim, ResourceClaimTemplate
 from lightkube.types import PatchType
 
 from gpukernel.client.admin import AdminClient
@@ -31,7 +37,8 @@ from gpukernel.engines.kubernetes.claim_files import ClaimFiles
 from gpukernel.engines.kubernetes.preparing import Preparing
 from tests.conftest import Pool, eventually
 from tests.engines.kubernetes.cluster import Cluster, running_cluster
-from tests.engines.kubernetes.conftest import lent
+from tests.engines.kubernetes.conftest import control_plane, lent  # noqa: F401
+from tests.engines.kubernetes.test_scheduler import READY, ROOM, classes
 from tests.hub.test_spawners import spawner
 
 TEMPLATE = yaml.safe_load((Path(__file__).parents[2] / "deploy" / "kubernetes" / "ceilings.yaml").read_text())
@@ -68,17 +75,29 @@ def cluster(tmp_path: Path, pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Iter
     with running_cluster(tmp_path) as cluster:
         monkeypatch.setattr(config, "KUBE_CONFIG_DEFAULT_LOCATION", str(cluster.kubeconfig))
         with cluster.running(pool, "controller", "--every", "0.3"):
-            eventually(cluster.slices)
+            eventually(cluster.slices, seconds=120)
             yield cluster
-            left: list[Any] = cluster.claims()
-            for claim in left:
-                cluster.delete(claim.metadata.name)
-            eventually(lambda: not pool.promised())
+            for pod in list(cluster.api.list(Pod, namespace=cluster.namespace)):
+                delete(cluster, Pod, pod.metadata.name)
+            for claim in cluster.claims():
+                delete(cluster, ResourceClaim, claim.metadata.name)
+            eventually(lambda: not pool.promised(), seconds=120)
     load_config.cache_clear()
 
 
+def delete(cluster: Cluster, kind: Any, name: str) -> None:
+    """Delete an object at once, where it is still there."""
+    try:
+        cluster.api.delete(kind, name, namespace=cluster.namespace, grace_period=0)
+    except ApiError as error:
+        if error.status.code != 404:
+            raise
+
+
 class Node:
-    """The scheduler, the controller of claims and the kubelet, as far as a pod with a claim sees them."""
+    """What a pod sees of a cluster with the stand-in API server: the scheduler, the controller of claims and the kubelet."""
+
+    selector: ClassVar[dict[str, str]] = {}
 
     def __init__(self, cluster: Cluster, pool: Pool, home: Path) -> None:
         self.cluster, self.pool, self.home = cluster, pool, home
@@ -96,20 +115,27 @@ class Node:
         for asked in pod.spec.resourceClaims or []:
             assert asked.resourceClaimTemplateName == TEMPLATE["metadata"]["name"]
             assert [one.name for one in container.resources.claims] == [asked.name]
-            name = f"{pod.metadata.name}-{asked.name}"
-            made: dict[str, Any] = {
-                "metadata": {
-                    **TEMPLATE["spec"]["metadata"], "name": name, "namespace": self.cluster.namespace,
-                },
-                "spec": TEMPLATE["spec"]["spec"],
-            }  # fmt: skip
-            claim: Any = ResourceClaim.from_dict(made)
-            self.cluster.api.create(claim)
-            assert self.cluster.allocate(name)
+            name = await self.claimed(pod, asked.name)
             await self.eventually(lambda name=name: self.cluster.is_ready(name))
             self.environment |= await self.prepared(name)
         self.tell(pod.metadata.name, "Running", {"running": {}})
         return name
+
+    async def claimed(self, pod: Any, asked: str) -> str:
+        """Return the name of the claim of a pod's template, which is allocated."""
+        name = f"{pod.metadata.name}-{asked}"
+        made: dict[str, Any] = {
+            "metadata": {**TEMPLATE["spec"]["metadata"], "name": name, "namespace": self.cluster.namespace},
+            "spec": TEMPLATE["spec"]["spec"],
+        }
+        claim: Any = ResourceClaim.from_dict(made)
+        self.cluster.api.create(claim)
+        assert self.cluster.allocate(name)
+        return name
+
+    def forget(self, claim: str) -> None:
+        """Delete the claim of a pod that is gone, as Kubernetes does."""
+        self.cluster.delete(claim)
 
     async def prepared(self, name: str) -> dict[str, str]:
         """Return what the runtime makes of the claim's CDI file, with the paths of this machine."""
@@ -151,17 +177,75 @@ class Node:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=200,
         )
 
     @staticmethod
     async def eventually(what: Any) -> Any:
-        return await asyncio.to_thread(eventually, what)
+        return await asyncio.to_thread(eventually, what, 120)
+
+
+class RealNode(Node):
+    """The same where the cluster is Kubernetes' own: its controllers make and remove claims, and its scheduler chooses this node."""
+
+    name = "claims-node"
+    selector: ClassVar[dict[str, str]] = {"kubernetes.io/hostname": name}
+
+    def __enter__(self) -> Self:
+        api, namespace = self.cluster.api, self.cluster.namespace
+        for one in classes(self.pool):
+            made: Any = DeviceClass.from_dict(one)
+            api.apply(made, field_manager="tests", force=True)
+        metadata = {"name": self.name, "labels": {"kubernetes.io/hostname": self.name}}
+        status = {"capacity": ROOM, "allocatable": ROOM, "conditions": [READY]}
+        own: Any = ClusterNode.from_dict({"metadata": metadata})
+        api.create(own)
+        api.patch(ClusterNode, self.name, {"spec": {"taints": None}}, patch_type=PatchType.MERGE)
+        api.patch(ClusterNode.Status, self.name, {"status": status}, patch_type=PatchType.MERGE)
+        here = {**TEMPLATE["metadata"], "namespace": namespace}
+        template: Any = ResourceClaimTemplate.from_dict({"metadata": here, "spec": TEMPLATE["spec"]})
+        api.create(template)
+        eventually(lambda: list(api.list(ServiceAccount, namespace=namespace)))
+        # The client makes its decoders at their first use, and two threads that do so at once end the process (msgspec).
+        self.pods(), self.cluster.claims(), delete(self.cluster, Pod, "none")
+        self._ends = threading.Event()
+        self._kubelet = threading.Thread(target=self._end_pods)
+        self._kubelet.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._kubelet.join()
+        self.cluster.api.delete(ClusterNode, self.name)
+
+    def _end_pods(self) -> None:
+        """Say that pods which are told to end have ended, as a kubelet does."""
+        while not self._ends.wait(0.2):
+            for pod in self.pods():
+                if pod.metadata.deletionTimestamp:
+                    delete(self.cluster, Pod, pod.metadata.name)
+
+    async def claimed(self, pod: Any, asked: str) -> str:
+        def made() -> str:
+            (now,) = self.pods()
+            told = now.status.resourceClaimStatuses or []
+            return next((str(one.resourceClaimName) for one in told if one.name == asked), "")
+
+        name = str(await self.eventually(made))
+        await self.eventually(lambda: self.pods()[0].spec.nodeName == self.name)
+        return name
+
+    def forget(self, claim: str) -> None:
+        eventually(lambda: self.cluster.get(claim) is None)
 
 
 @pytest.fixture
-def node(cluster: Cluster, pool: Pool, tmp_path: Path) -> Node:
-    return Node(cluster, pool, tmp_path)
+def node(cluster: Cluster, pool: Pool, tmp_path: Path) -> Iterator[Node]:
+    if cluster.stand_in is not None:
+        yield Node(cluster, pool, tmp_path)
+        return
+    with RealNode(cluster, pool, tmp_path) as node:
+        yield node
 
 
 def a_server(node: Node, course: str = "ml101") -> Any:
@@ -172,8 +256,9 @@ def a_server(node: Node, course: str = "ml101") -> Any:
         namespace=node.cluster.namespace,
         claim_templates={"ml101": TEMPLATE["metadata"]["name"]},
         image="i",
+        node_selector=node.selector,
         events_enabled=False,
-        start_timeout=60,
+        start_timeout=300,
     )
     one.user_options = {"profile": f"gpu-{course}"}
     return one
@@ -211,11 +296,11 @@ def test_a_server_s_kernels_lease_inside_of_its_claim_and_get_nothing_beside_it(
         node.environment["GPUKERNEL_CEILING_FILE"] = file
 
         await one.stop()
-        assert node.pods() == []
+        await node.eventually(lambda: node.pods() == [])
         assert await opened(node.pool) == []
         late = await asyncio.to_thread(node.run, "-p", "0.01", "--", "true")
         assert late.returncode != 0  # its token is worth nothing
-        node.cluster.delete(claim)  # as Kubernetes does with the pod's own claims
+        await asyncio.to_thread(node.forget, claim)
         await node.eventually(lambda: not node.pool.promised())
 
     asyncio.run(work())
@@ -260,7 +345,7 @@ def test_a_culled_server_starts_again_with_another_claim_and_token(node: Node) -
         first = await started(node, one)
         token = node.environment["GPUKERNEL_POOL_TOKEN"]
         await one.stop(now=True)  # as the culler has the Hub do
-        node.cluster.delete(first)
+        await asyncio.to_thread(node.forget, first)
         await node.eventually(lambda: not node.pool.promised())
         again = a_server(node)
         await started(node, again)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +33,17 @@ _PAUSE = "#include <unistd.h>\nint main(void) { for (;;) pause(); }\n"
 _NODE = 2  # the pod is in the network namespace of this machine: no plugin for networks is needed
 
 
-def image(home: Path) -> Path:
-    """Write an image's archive into `home`: empty folders, names of accounts, and a program that does nothing."""
+def image(home: Path, names: Sequence[str] = (IMAGE,), program: Sequence[str] = ("/pause",)) -> Path:
+    """Write an image's archive into `home`: empty folders, names of accounts, and a program that does nothing, which is the entry point."""
     root = root_filesystem(home / "image")
     (home / "pause.c").write_text(_PAUSE)
     subprocess.run(["cc", "-static", "-o", str(root / "pause"), str(home / "pause.c")], check=True)
     with tarfile.open(home / "layer.tar", "w") as layer:
         layer.add(root, ".")
-    settings = {"architecture": "amd64", "os": "linux", "config": {"Entrypoint": ["/pause"]}}
+    settings = {"architecture": "amd64", "os": "linux", "config": {"Entrypoint": list(program)}}
     digest = subprocess.run(["sha256sum", home / "layer.tar"], capture_output=True, text=True, check=True)
     settings["rootfs"] = {"type": "layers", "diff_ids": [f"sha256:{digest.stdout.split()[0]}"]}
-    manifest = [{"Config": "config.json", "RepoTags": [IMAGE], "Layers": ["layer.tar"]}]
+    manifest = [{"Config": "config.json", "RepoTags": list(names), "Layers": ["layer.tar"]}]
     with tarfile.open(home / "image.tar", "w") as archive:
         for name, content in (("config.json", settings), ("manifest.json", manifest)):
             entry = tarfile.TarInfo(name)

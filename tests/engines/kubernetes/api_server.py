@@ -359,7 +359,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                     raise Status(404, "NotFound", f'{plural} "{name}" not found')
                 found = public(one)
             self._answer(200, found)
-        elif query.get("watch") != "true":
+        elif str(query.get("watch")).lower() != "true":  # KubeSpawner says “True”
             self._answer(200, api.listed(plural, namespace, query))
         else:
             self._watch(plural, namespace, query)

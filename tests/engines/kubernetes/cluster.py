@@ -47,6 +47,7 @@ class Cluster:
         self.kubeconfig, self.stand_in = kubeconfig, stand_in
         self.api = Client(KubeConfig.from_file(str(kubeconfig)).get())
         self.api._client._client.headers["User-Agent"] = ApiServer.tests
+        self.api._client._client.timeout = 60.0  # a busy machine's API server is slow
         self.namespace = f"gpukernel-test-{uuid.uuid4().hex[:8]}"
         self.api.create(Namespace(metadata=ObjectMeta(name=self.namespace)))
 
