@@ -18,7 +18,13 @@ from tests.hub.hub import Hub
 from tools.bill_of_materials import bill_of_materials
 from tools.images import root_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(
+        not os.environ.get("GPUKERNEL_IMAGES"), reason="builds the Hub's image, minutes: make images-test"
+    ),
+]
 
 # A server that is in no need of JupyterLab, which is not in this image.
 LIGHT = Path(__file__).parents[2] / "hub" / "light_server.py"
@@ -32,9 +38,6 @@ def hub(builder: Builder, secured: Secured) -> Iterator[Hub]:
         yield running
 
 
-@pytest.mark.skipif(
-    not os.environ.get("GPUKERNEL_IMAGES"), reason="builds the Hub's image twice: make images-test"
-)
 def test_the_same_input_gives_the_same_image(builder: Builder) -> None:
     assert builder.image("hub") == builder.again("hub")
 
