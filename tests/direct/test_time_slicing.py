@@ -19,7 +19,7 @@ BUSY = (
     + f"""
 print(os.getpid(), flush=True); sys.stdin.readline(); done = 0; end = time.monotonic() + {SECONDS}
 while time.monotonic() < end:
-    for _ in range(5): spin(f, 20000)
+    for _ in range(5): spin(f, 80000)
     ok(d.cuCtxSynchronize()); done += 5
 print(done, flush=True); sys.stdin.readline()
 """
@@ -96,7 +96,7 @@ def test_one_alone_takes_no_turns(own_direct_pool: DirectPool) -> None:
 
 def test_turns_do_not_disturb_several_streams_and_threads(own_direct_pool: DirectPool) -> None:
     work = BUSY.replace(
-        "    for _ in range(5): spin(f, 20000)\n    ok(d.cuCtxSynchronize()); done += 5\n",
+        "    for _ in range(5): spin(f, 80000)\n    ok(d.cuCtxSynchronize()); done += 5\n",
         """
     def launch(stream):
         d.cuCtxSetCurrent(context)
