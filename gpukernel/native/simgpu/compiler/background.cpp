@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <mutex>
-#include <new>
 #include <system_error>
 #include <thread>
 
@@ -39,7 +39,7 @@ struct Background {
             lock.unlock();
             try {
                 compile(*next.function, next.rows);
-            } catch (const std::bad_alloc&) {  // the interpreter needs no more than it has
+            } catch (const std::exception&) {  // no memory, most likely: the interpreter needs no more
                 not_compiled(*next.function, next.rows);
             }
             lock.lock();
