@@ -179,3 +179,35 @@ for i in range(2): use(i); print(code(d.cuLaunchKernel(d.CUfunction(int(kernels[
         "400 400",
         "400 400",
     ]
+
+
+def test_a_node_s_kernel_is_the_one_it_was_made_with() -> None:
+    """In a node that was added and in a captured one: its name is a program's own, and good on the other device, too."""
+    assert with_two_devices(
+        KERNELS
+        + """
+store = ok(d.cuLibraryGetKernel(loaded(), b"store"))
+use(0); ok(d.cuStreamBeginCapture(streams[0], d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)); stored(0, store, 7)
+graph = ok(d.cuStreamEndCapture(streams[0])); (node,) = ok(d.cuGraphGetNodes(graph, 1))[0]
+params = ok(d.cuGraphKernelNodeGetParams(node)); print(int(store) in (int(params.func), int(params.kern)))
+params = d.CUDA_KERNEL_NODE_PARAMS(); params.kern = ok(d.cuLibraryGetKernel(loaded(), b"other"))
+params.gridDimX = params.gridDimY = params.gridDimZ = params.blockDimX = params.blockDimY = params.blockDimZ = 1
+added = ok(d.cuGraphAddKernelNode(graph, [], 0, params)); read = ok(d.cuGraphKernelNodeGetParams(added))
+print(int(read.kern) == int(params.kern), int(read.func)); use(1); print(code(d.cuGraphAddKernelNode(graph, [], 0, read)))
+"""
+    ) == ["True", "True 0", "0"]
+
+
+def test_a_library_outlives_the_reset_of_a_device() -> None:
+    """There it is loaded again, with its variables as they begin; the other device keeps its own."""
+    assert with_two_devices(
+        KERNELS
+        + """
+library = loaded(); store = ok(d.cuLibraryGetKernel(library, b"store"))
+for i in range(2): use(i); ok(d.cuMemcpyHtoD(int(ok(d.cuLibraryGetGlobal(library, b"kept"))[0]), bytes([10 + i, 0, 0, 0]), 4))
+ok(d.cuDevicePrimaryCtxReset(0)); contexts[0] = ok(d.cuDevicePrimaryCtxRetain(0)); use(0)
+streams[0] = ok(d.cuStreamCreate(1)); memory[0] = ok(d.cuMemAlloc(4096))
+for i in range(2): use(i); stored(i, store, 100)
+print([word_of(i) for i in range(2)], code(d.cuLibraryUnload(library)))
+"""
+    ) == ["[105, 111] 0"]

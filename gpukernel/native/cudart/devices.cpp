@@ -116,7 +116,9 @@ API cudaError_t cudaGetDeviceFlags(unsigned int* flags) {
 API cudaError_t cudaDeviceReset(void) {
     if (CUresult result = initialise()) return done(result);
     const int device = current_device();
-    forget_images();
+    int devices = 0;
+    driver::cuDeviceGetCount(&devices);
+    if (devices == 1) forget_images();  // else the driver loads them there again, and others keep theirs
     CUresult result;
     {
         std::lock_guard lock(mutex);

@@ -14,6 +14,7 @@
 #include "shim/managed/managed.h"
 #include "shim/memory/memory.h"
 #include "shim/memory/virtual_memory.h"
+#include "shim/modules/libraries.h"
 #include "shim/transport/request.h"
 
 using namespace gpukernel::shim;
@@ -127,7 +128,7 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
 // Releases everything that this program has on the device, but not its pinned memory, which is its own.
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
-    return end_ranges(*device, [&] {
+    const CUresult result = end_ranges(*device, [&] {
         return end_managed(device->connection, [&] {
             return end_graph_memory(*device, [&] {
                 forget_spares(device->connection);
@@ -140,6 +141,8 @@ CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
             });
         });
     });
+    forget_names(device->connection);
+    return result;
 }
 
 CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import subprocess
@@ -28,12 +29,16 @@ def in_process(*words: str, **settings: str) -> subprocess.CompletedProcess[str]
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
 
-def remotely(*words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    """Run a program over the shim, on a worker of a simulated A100."""
+def remotely(*words: str, devices: int = 1, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a program over the shim, on a worker of a simulated A100, or on two of them."""
 
     async def story() -> subprocess.CompletedProcess[str]:
-        async with worker(memory_mib=512) as one:
-            environment = {**one.environment(), **settings}
+        async with contextlib.AsyncExitStack() as stack:
+            own = [
+                await stack.enter_async_context(worker(secret="ab" * 32, memory_mib=512))
+                for _ in range(devices)
+            ]
+            environment = {**own[0].environment(second=own[1] if devices == 2 else None), **settings}
             return await asyncio.to_thread(
                 subprocess.run,
                 words,

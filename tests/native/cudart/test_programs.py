@@ -42,6 +42,12 @@ def test_managed_variables_are_shared(run: Run, compiled: Callable[..., str]) ->
     assert (done.returncode, done.stdout) == (0, "ok\n"), done.stderr
 
 
+def test_a_device_keeps_its_variables_while_another_is_reset(compiled: Callable[..., str]) -> None:
+    """`cudaDeviceReset` ends what is of the current device (runtime API, “Device Management”)."""
+    done = remotely(compiled("two_devices"), devices=2)
+    assert (done.returncode, done.stdout) == (0, "ok\n"), done.stdout + done.stderr
+
+
 def test_a_program_without_a_driver_is_told(compiled: Callable[..., str]) -> None:
     """With libcuda.so.1 nowhere, or a real one without devices, the first call fails; nothing crashes."""
     done = in_process(compiled("launches"), GPUKERNEL_SIMGPU="none-of-these")

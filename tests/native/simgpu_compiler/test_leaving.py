@@ -189,3 +189,36 @@ def test_a_warp_s_turn_has_fewer_rounds_of_a_long_loop(tiers: Tiers, body: str, 
     The second warp begins when the first one's turn is over, and says how many rounds that had."""
     (rounds,) = tiers.run(tier, ROUNDS.replace("BODY", body), "k", 1, 64, np.zeros(1, np.uint32), np.uint32(2000))  # fmt: skip
     assert 0 < rounds[0] < 200
+
+
+LOCK = """.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry k(.param .u64 out)
+{
+    .reg .b32 %t, %n, %tries; .reg .f32 %f; .reg .b64 %o; .reg .pred %p;
+    .shared .u32 lock;
+    ld.param.u64 %o, [out]; mov.u32 %tries, 0; mov.f32 %f, 0f3F800000; st.shared.u32 [lock], 0; bar.sync 0;
+TRY:
+    fma.rn.f32 %f, %f, %f, %f; BODY
+    add.u32 %tries, %tries, 1; setp.gt.u32 %p, %tries, 20000; @%p ret;
+    atom.shared.cas.b32 %n, [lock], 0, 1;
+    setp.ne.u32 %p, %n, 0; @%p bra TRY;
+    ld.global.u32 %n, [%o]; add.u32 %n, %n, 1; st.global.u32 [%o], %n;
+    atom.shared.exch.b32 %n, [lock], 0;
+    ret;
+}
+"""
+
+LONG = "fma.rn.f32 %f, %f, %f, %f;" * 1000
+CALLS = "{ .param .b32 a; .param .b32 b; st.param.b32 [a], %tries; call (b), f, (a); ld.param.b32 %n, [b]; }"
+CALLED = ".func (.param .b32 r) f(.param .b32 x) { .reg .b32 %v; ld.param.b32 %v, [x]; st.param.b32 [r], %v; ret; } .visible"
+
+
+@pytest.mark.parametrize("tier", ["interpreter", "compiled"])
+@pytest.mark.parametrize("body", ["", LONG, CALLS], ids=["short", "long", "calls"])
+def test_lanes_that_spin_let_the_one_with_the_lock_pass(tiers: Tiers, body: str, tier: str) -> None:
+    """Whatever their round does: each lane comes by, or gives up when it has tried for too long (CUDA C++ Programming Guide, “Independent Thread Scheduling”)."""
+    text = LOCK.replace("BODY", body).replace(".visible", CALLED, 1)
+    (passed,) = tiers.run(tier, text, "k", 1, 64, np.zeros(1, np.uint32))
+    assert passed[0] == 64

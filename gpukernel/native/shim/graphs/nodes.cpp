@@ -220,7 +220,7 @@ CUresult CUDAAPI cuGraphKernelNodeGetParams_v2(CUgraphNode hNode, CUDA_KERNEL_NO
     CUresult error = look(hNode, kernel, work);
     if (error != CUDA_SUCCESS || !nodeParams) return CUDA_ERROR_INVALID_VALUE;
     const KernelCall& call = kernel->call;
-    void* const function = const_cast<void*>(call.function);
+    void* const function = const_cast<void*>(call.named);
     const unsigned* s = call.shape;
     *nodeParams = {kernel->named_kernel ? nullptr : static_cast<CUfunction>(function),
                    s[0],

@@ -13,7 +13,8 @@ struct KernelCall {
     unsigned shared = 0;
     wire::LaunchMode mode;
     std::shared_ptr<const Layout> layout;
-    std::vector<char> block;  // the parameters where the layout has them
+    std::vector<char> block;      // the parameters where the layout has them
+    const void* named = nullptr;  // the function as the program calls it
 };
 
 // Tell a worker how a launch is to be made; false: no device takes such clusters.

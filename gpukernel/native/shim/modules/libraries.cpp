@@ -126,6 +126,14 @@ CUresult name_kernels(Connection& connection, CUlibrary library, CUkernel* found
     return CUDA_SUCCESS;
 }
 
+void forget_names(const Connection& connection) {
+    std::lock_guard lock(mutex);
+    for (const auto& [handle, library] : libraries) {
+        library->names.erase(&connection);
+        for (const auto& [name, kernel] : library->kernels) kernel->names.erase(&connection);
+    }
+}
+
 std::optional<CUresult> process_cuLibraryUnload(Connection&, CUlibrary library) {
     std::lock_guard lock(mutex);
     Library* const of = library_of(library);

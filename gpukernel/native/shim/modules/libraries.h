@@ -24,6 +24,9 @@ CUlibrary named_library(Connection& connection, uint64_t handle, std::string_vie
 // Replaces the worker's names of a library's kernels by the process's.
 CUresult name_kernels(Connection& connection, CUlibrary library, CUkernel* kernels, size_t count);
 
+// Forgets what a worker that has been reset called libraries and kernels: they are loaded there again.
+void forget_names(const Connection& connection);
+
 std::optional<CUresult> process_cuLibraryUnload(Connection& connection, CUlibrary library);
 std::optional<CUresult> process_cuLibraryGetKernel(Connection& connection, CUkernel* kernel,
                                                    CUlibrary library, const char* name);

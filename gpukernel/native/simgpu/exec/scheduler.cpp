@@ -155,9 +155,10 @@ struct Runner {
     void swap_out(bool deferred = false) { park(ip, mask, frame, Wait::ready, 0, deferred); }
 
     bool back_edge(const Op* from, const Op* to) {  // true: give the thread to another warp
-        // A loop that reads what others write may be waiting for them: they get their turn sooner.
+        // A loop that reads what others write may be waiting for them: they get their turn sooner.  Those of
+        // its own warp get it once patience is over, which must not come later than the end of the turn.
         warp.touched ? spins += kLoopPatience / kSpinPatience : ++spins;
-        slice -= cost_of(from - to, warp.touched);
+        slice -= warp.touched && warp.group_count ? kSlice / kSpinSlice : cost_of(from - to, warp.touched);
         if (slice > 0 && !warp.launch->must_rest()) return false;
         slice = kSlice;
         warp.launch->go_on();
@@ -311,9 +312,9 @@ template <bool kWatched>
     while (pick()) {
         if (warp.launch->must_rest()) warp.launch->go_on();
         renew(warp);
+        // Where lanes have diverged, a loop may wait for others of its warp, whatever it calls meanwhile.
+        if (!progress || !warp.group_count) spins = 0, warp.touched = false;
         progress = true;
-        spins = 0;
-        warp.touched = false;
         for (;;) {
             if (ip >= limit) {
                 swap_out();
@@ -372,7 +373,7 @@ template <bool kWatched>
                 if (warp.group_count) {
                     bool deferred = spins >= kLoopPatience;
                     swap_out(deferred);
-                    if (deferred) spins = 0, warp.touched = false;
+                    if (deferred) spins = 0, warp.touched = false, pause(warp);
                     if (!pick()) return true;
                 }
                 continue;
