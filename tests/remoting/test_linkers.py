@@ -183,6 +183,23 @@ except OSError as error: print(error)
     assert done.stderr == ""
 
 
+def test_another_installation_s_copy_that_is_named_by_its_path_has_no_original(tmp_path: Path) -> None:
+    """It says so and fails, where it took itself for NVIDIA's and called itself without end."""
+    other = tmp_path / "other"
+    shutil.copytree(native.compiler_auditor().parent, other)
+    code = f"""
+import ctypes
+version = ctypes.c_int(), ctypes.c_int()
+print(ctypes.CDLL({str(other / "libnvrtc.so.12")!r}).nvrtcVersion(*map(ctypes.byref, version)) != 0)
+"""
+    environment = {**os.environ, "LD_AUDIT": str(native.compiler_auditor())}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout == "True\n"
+    assert "NVIDIA's libnvrtc.so.12 cannot be loaded" in done.stderr
+
+
 def test_the_auditor_needs_no_other_library() -> None:
     environment = {**os.environ, "LD_AUDIT": str(native.compiler_auditor())}
     code = "print(open('/proc/self/maps').read())"

@@ -152,6 +152,14 @@ print([word_of(i) for i in range(2)])
     ) == ["[105, 106]"] * 3 + ["[10, 11]"]
 
 
+def test_a_managed_variable_of_two_devices_is_refused() -> None:
+    """Each worker would have one of its own: the program would read another than a kernel has written."""
+    assert with_two_devices(
+        KERNELS.replace(".global .u32 kept", ".visible .global .attribute(.managed) .u32 kept")
+        + "use(0); library = loaded(); print(code(d.cuLibraryGetManaged(library, b'kept')), code(d.cuLibraryGetGlobal(library, b'kept')))"
+    ) == ["801 801"]
+
+
 def test_a_kernel_of_a_library_is_one_on_all_devices() -> None:
     assert with_two_devices(
         KERNELS

@@ -168,7 +168,7 @@ extern "C" [[gnu::visibility("default")]] char* la_objsearch(const char* name, u
         if (i < 0 || !exists(name)) continue;
 #ifndef AUDITS_RUNTIME
         static char no_file[] = "";  // with a null pointer the search would end
-        if (place != LA_SER_ORIG && is_a_replacement(name)) return no_file;
+        if (is_a_replacement(name)) return place == LA_SER_ORIG ? unchanged : no_file;
 #endif
         unsigned used = 0, kept = 0;
         if (!append(replacement, used, own_folder) || !append(replacement, used, "/") ||

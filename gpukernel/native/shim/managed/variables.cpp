@@ -38,6 +38,9 @@ CUresult variable(Connection& connection, const void* owner, const char* name, C
     const auto number = reinterpret_cast<uint64_t>(owner);
     if (!(context_stack().back()->device->facts.attributes[0] & wire::HAS_MANAGED_VARIABLES))
         return gpukernel::unsupported("a __managed__ variable, by a worker of an older version");
+    if (several_devices())  // each worker would have its own, and the program's pointer one of them
+        return gpukernel::unsupported(
+            "a __managed__ variable with several devices of a lease (use cudaMallocManaged)");
     if (CUresult error = before_managed(connection); error != CUDA_SUCCESS) return error;
     wire::ManagedVariableAnswer found;
     {
