@@ -102,7 +102,7 @@ def test_smi_says_which_tier_ran_each_kernel_and_why(shared_pool: Pool) -> None:
     (kernel,) = json.loads(done.stdout.partition("\n")[2])
     assert kernel["name"].startswith("__main__::rows(")
     assert (kernel["failed"], kernel["compiled"]) == (0, bool(VECTORS)), kernel["reason"]
-    assert kernel["launches"] > 3
+    assert kernel["launches"] >= 3
     assert kernel["seconds"] > 0
     assert VECTORS or "AVX2" in kernel["reason"]
     table = shared_pool.gpukernel(*run).stdout.splitlines()[1:]
