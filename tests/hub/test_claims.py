@@ -95,7 +95,7 @@ def delete(cluster: Cluster, kind: Any, name: str) -> None:
 
 
 class Node:
-    """What a pod sees of a cluster with the stand-in API server: the scheduler, the controller of claims and the kubelet."""
+    """The cluster that a pod sees with the stand-in API server: the scheduler, the controller of claims and the kubelet."""
 
     selector: ClassVar[dict[str, str]] = {}
 

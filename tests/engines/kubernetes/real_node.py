@@ -169,10 +169,8 @@ class Node:
 
     def _is_ready(self) -> bool:
         assert self.kubelet is not None
-        if (
-            self.kubelet.poll() is not None
-        ):  # on a busy machine it gives up after two minutes, and systemd starts it anew
-            self.start_kubelet()
+        if self.kubelet.poll() is not None:
+            self.start_kubelet()  # as systemd does: on a busy machine it gives up after two minutes
         told = self.status().get("conditions", [])
         return any(one["type"] == "Ready" and one["status"] == "True" for one in told)
 

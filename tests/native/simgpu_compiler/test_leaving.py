@@ -184,7 +184,7 @@ OTHER:
 @pytest.mark.parametrize("tier", ["interpreter", "compiled"])
 @pytest.mark.parametrize("body", ["fma.rn.f32 %f, %f, %f, %f;" * 3000, "red.shared.add.u32 [place], 1;" * 500], ids=["sums", "updates"])  # fmt: skip
 def test_a_warp_s_turn_has_fewer_rounds_of_a_long_loop(tiers: Tiers, body: str, tier: str) -> None:
-    """Where a turn ends, kernels are cancelled and paused: rounds that take long must not be as many as short ones.
+    """Kernels are cancelled and paused at the end of a turn: rounds that take long must not be as many as short ones.
 
     The second warp begins when the first one's turn is over, and says how many rounds that had."""
     (rounds,) = tiers.run(tier, ROUNDS.replace("BODY", body), "k", 1, 64, np.zeros(1, np.uint32), np.uint32(2000))  # fmt: skip

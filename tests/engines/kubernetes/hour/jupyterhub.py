@@ -1,4 +1,4 @@
-"""What stands for Zero to JupyterHub's chart: a Hub in a pod with what that chart makes of the values file, and KubeSpawner's pods beside it.
+"""A stand-in for Zero to JupyterHub's chart: a Hub in a pod with what that chart makes of the values file, and KubeSpawner's pods beside it.
 
 The Hub's image and the single-user image that the page builds are empty, with the names of the values file and, like those, with no entry
 point; pods have this machine's Python mounted.
