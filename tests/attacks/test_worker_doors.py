@@ -138,7 +138,7 @@ def test_where_descriptors_run_out_the_worker_rests_and_then_serves_on() -> None
         async with worker() as one:
             assert (await one.run("begin(); print('served')")).stdout == "served\n"
             limit = resource.prlimit(one.handle.pid, resource.RLIMIT_NOFILE)
-            taken = set(map(int, os.listdir(f"/proc/{one.handle.pid}/fd")))
+            taken = await asyncio.to_thread(_descriptors_at_rest, one)
             first_free = next(number for number in itertools.count() if number not in taken)
             resource.prlimit(one.handle.pid, resource.RLIMIT_NOFILE, (first_free, limit[1]))
             host, _, port = endpoint(one, "tcp")[1].rpartition(":")
@@ -155,6 +155,15 @@ def test_where_descriptors_run_out_the_worker_rests_and_then_serves_on() -> None
             assert (one.folder / "worker.log").read_text().count("no connection can be accepted") == 1
 
     asyncio.run(story())
+
+
+def _descriptors_at_rest(one: Worker) -> set[int]:
+    """Return the worker's descriptors once no connection that has ended gives one back any more."""
+    looks = [frozenset[int]()]
+    while len(set(looks[-10:])) > 1 or len(looks) < 10:
+        time.sleep(0.05)
+        looks.append(frozenset(map(int, os.listdir(f"/proc/{one.handle.pid}/fd"))))
+    return set(looks[-1])
 
 
 def _sleeps(one: Worker) -> int:

@@ -227,10 +227,10 @@ PTX = b"""
 .version 7.0
 .target sm_70
 .address_size 64
-.visible .entry count(.param .u32 rounds) {
-    .reg .u32 %r<3>; .reg .pred %p;
-    ld.param.u32 %r1, [rounds]; mov.u32 %r2, 0;
-again: add.u32 %r2, %r2, 1; setp.lt.u32 %p, %r2, %r1; @%p bra again; ret;
+.visible .entry count(.param .u64 rounds) {
+    .reg .u64 %r<3>; .reg .pred %p;
+    ld.param.u64 %r1, [rounds]; mov.u64 %r2, 0;
+again: add.u64 %r2, %r2, 1; setp.lt.u64 %p, %r2, %r1; @%p bra again; ret;
 }
 """
 import ctypes, time
@@ -239,7 +239,7 @@ count = d.cuModuleGetFunction(d.cuModuleLoadData(PTX + b"\\0")[1], b"count")[1]
 rounds = 1 << 20
 while True:  # as many as take three seconds here
     before = time.monotonic()
-    d.cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, 0, ((rounds,), (ctypes.c_uint32,)), 0)
+    d.cuLaunchKernel(count, 1, 1, 1, 1, 1, 1, 0, 0, ((rounds,), (ctypes.c_uint64,)), 0)
     result = d.cuCtxSynchronize()[0].name
     if time.monotonic() - before > 3 or result != "CUDA_SUCCESS": break
     rounds *= 2
