@@ -200,6 +200,10 @@ def test_sixteen_bytes_are_compared_and_exchanged_at_once(device: Any) -> None:
     [
         ("{ .reg .b32 %q<4>; ld.global.v2.s8 {%q0, %q1}, [%y0]; sub.s32 %d, %q0, %q1; }", "i1", lambda v: v[0] - v[1]),
         ("{ .reg .b32 %q<4>; ld.global.v4.u8 {%q0, %q1, _, %q3}, [%y0]; add.s32 %d, %q0, %q3; }", "u1", lambda v: v[0] + v[3]),
+        ("{ .reg .b64 %q<2>; .reg .b32 %h; ld.global.v2.s32 {%q0, %q1}, [%y0]; sub.s64 %q0, %q0, %q1; mov.b64 {%h, %d}, %q0; }", "i4", lambda v: (v[0] - v[1]) >> 32),
+        ("{ .reg .b64 %q<4>; ld.global.v4.u8 {%q0, _, %q2, %q3}, [%y0]; mul.lo.u64 %q0, %q0, %q3; cvt.u32.u64 %d, %q0; }", "u1", lambda v: v[0] * v[3]),
+        ("{ .reg .b64 %q<2>; .reg .b32 %h; ld.global.v2.s8 {%q0, %q1}, [%y0]; add.s64 %q0, %q0, %q1; mov.b64 {%h, %d}, %q0; }", "i1", lambda v: (v[0] + v[1]) >> 32),
+        ("{ .local .align 4 .b8 m[4]; .reg .b64 %q<2>; cvta.to.global.u64 %q0, %y0; ld.global.v2.u16 {%q1, _}, [%q0]; st.local.v2.u16 [m], {%q1, %q0}; ld.local.u16 %d, [m]; }", "u2", lambda v: v[0]),
         ("{ .reg .b32 %q<4>; ld.global.nc.L1::no_allocate.v4.s16 {%q0, %q1, %q2, %q3}, [%y0]; add.s32 %d, %q1, %q2; }", "i2", lambda v: v[1] + v[2]),
         ("{ .reg .b16 %q<4>; ld.volatile.global.v2.u16 {%q0, %q1}, [%y0]; mov.b32 %d, {%q1, %q0}; }", "u2", lambda v: v[1] | v[0] << 16),
         ("{ .reg .b128 %w; .reg .b64 %q<2>; ld.global.b128 %w, [%y0]; mov.b128 {%q0, %q1}, %w; cvt.u32.u64 %d, %q1; }", "u4", lambda v: v[2]),

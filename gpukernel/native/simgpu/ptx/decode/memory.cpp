@@ -101,25 +101,36 @@ void Decoder::load_store(bool load) {
     std::string element = (load && is_signed(t) && room > size ? "s" : "u") + bits(size) + "." + bits(room);
     Type room_type = room == 16 ? Type::b128 : room == 2 ? Type::b16 : room == 4 ? Type::b32 : Type::b64;
     if (value.kind == Operand::vector) {
-        key += "v" + std::to_string(list.size()) + "." + element;
-        op.extra = 0;
+        key += "v" + std::to_string(list.size()) + ".";
+        // Registers that no handler takes: what was loaded is extended behind it, what is stored is cut
+        // before.
+        const uint32_t natural = std::max(2u, size), taken = find_handler(key + element) ? room : natural;
+        const bool sign = load && is_signed(t);
+        if (taken < room) element = (sign && size < taken ? "s" : "u") + bits(size) + "." + bits(taken);
         std::vector<uint32_t> slots;
         for (const Operand& o : list)
-            slots.push_back(load ? (o.kind == Operand::sink ? kSink : destination(o, room))
-                                 : source(o, is_float(t) ? t : room_type, room));
+            slots.push_back(!load                     ? source(o, is_float(t) ? t : room_type, taken)
+                            : o.kind == Operand::sink ? kSink
+                            : taken < room            ? temp(taken)
+                                                      : destination(o, room));
         op.extra = static_cast<uint32_t>(out_.lists.size());
         out_.lists.insert(out_.lists.end(), slots.begin(), slots.end());
-    } else if (load) {
-        op.dst = destination(value, room);
-    } else {
-        op.b = source(value, is_float(t) ? t : room_type, room);
-    }
-    if (value.kind != Operand::vector) key += element;
-    if (value.kind == Operand::vector)
         op.pattern = load ? kClobbers : 0;
-    else if (space == Space::shared && size <= 8)
-        op.pattern = static_cast<uint8_t>(size);
-    emit(key, op);
+        emit(key + element, op);
+        for (size_t n = 0; load && taken < room && n < list.size(); ++n) {
+            if (slots[n] == kSink) continue;
+            Op wider = fresh();
+            wider.dst = destination(list[n], room), wider.a = slots[n];
+            emit((sign ? "resize.s" : "resize.") + bits(room) + "." + bits(taken), wider);
+        }
+    } else {
+        if (load)
+            op.dst = destination(value, room);
+        else
+            op.b = source(value, is_float(t) ? t : room_type, room);
+        if (space == Space::shared && size <= 8) op.pattern = static_cast<uint8_t>(size);
+        emit(key + element, op);
+    }
     if (has("async")) transaction(2, size * static_cast<uint32_t>(list.size()));
 }
 
