@@ -2,7 +2,8 @@
 
 Three ways, the first that the machine offers: cgroup version 2 where the agent may write (a unit with ``Delegate=``, a container), a scope
 of systemd where systemd is the manager, cgroup version 1.  Each worker has a group of its own, made before it starts and removed after its
-end.  The groups of a state directory carry its mark, so that the next agent finds what an earlier one left.
+end.  The groups of a state directory lie in one that carries its mark, so that the next agent finds what an earlier one left; it goes
+with the last of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ CONTROLLERS = ("memory", "pids", "cpu")
 MOUNTS = Path("/proc/self/mountinfo")
 MEMBERSHIP = Path("/proc/self/cgroup")
 SYSTEMD = Path("/run/systemd/system")
+_marked = threading.Lock()  # while a group is made in the marked one, that one does not go
 
 
 class NoCgroups(Exception):
@@ -71,18 +74,35 @@ def _empty_and_remove(directory: Path) -> None:
     with contextlib.suppress(OSError, ValueError):
         for pid in (directory / "cgroup.procs").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
-    with contextlib.suppress(OSError):  # its processes die just now: the next agent removes it
+    with _marked:
+        _remove(directory)
+        _remove(directory.parent)
+
+
+def _remove(directory: Path) -> None:
+    with contextlib.suppress(OSError):  # others are in it, or its processes die just now: the next agent removes it
         directory.rmdir()
 
 
+def _folders(parent: Path) -> list[str]:
+    return [path.name for path in parent.iterdir() if path.is_dir()] if parent.exists() else []
+
+
 class _Version2:
-    def __init__(self, parent: Path) -> None:
+    def __init__(self, parent: Path, controllers: str) -> None:
         self._parent = parent
+        self._controllers = controllers
         self.detail = f"cgroup version 2, {parent}"
+
+    def prepare(self) -> None:
+        self._parent.mkdir(exist_ok=True)
+        _write(self._parent / "cgroup.subtree_control", self._controllers)
 
     def create(self, name: str, bounds: CgroupBounds) -> tuple[Sequence[str], Sequence[Path]]:
         directory = self._parent / name
-        directory.mkdir(exist_ok=True)
+        with _marked:
+            self.prepare()
+            directory.mkdir(exist_ok=True)
         self.change(name, bounds)
         with contextlib.suppress(OSError):  # without swap there is no such file
             _write(directory / "memory.swap.max", "0")
@@ -103,7 +123,7 @@ class _Version2:
         _empty_and_remove(self._parent / name)
 
     def names(self) -> Iterable[str]:
-        return [path.name for path in self._parent.iterdir() if path.is_dir()]
+        return _folders(self._parent)
 
 
 class _Version1:
@@ -112,8 +132,9 @@ class _Version1:
         self.detail = f"cgroup version 1: {', '.join(parents)}"
 
     def create(self, name: str, bounds: CgroupBounds) -> tuple[Sequence[str], Sequence[Path]]:
-        for parent in self._parents.values():
-            (parent / name).mkdir(exist_ok=True)
+        with _marked:
+            for parent in self._parents.values():
+                (parent / name).mkdir(parents=True, exist_ok=True)
         self.change(name, bounds)
         return (), [parent / name for parent in self._parents.values()]
 
@@ -136,7 +157,7 @@ class _Version1:
             _empty_and_remove(parent / name)
 
     def names(self) -> Iterable[str]:
-        return [path.name for path in self._parents["memory"].iterdir() if path.is_dir()]
+        return _folders(self._parents["memory"])
 
 
 class _Scopes:
@@ -244,11 +265,12 @@ def _version_2(own: Path, mark: str) -> _Version2:
             for pid in (own / "cgroup.procs").read_text().split():
                 _write(own / "agent" / "cgroup.procs", pid)
         _write(parent / "cgroup.subtree_control", wanted)
-        (parent / mark).mkdir(exist_ok=True)
-        _write(parent / mark / "cgroup.subtree_control", wanted)
+        found = _Version2(parent / mark, wanted)
+        found.prepare()
+        _remove(parent / mark)
     except OSError as error:
         raise NoCgroups(f"{parent} may not be divided: {error.strerror}") from None
-    return _Version2(parent / mark)
+    return found
 
 
 def _version_1(own: dict[str, Path], mark: str) -> _Version1:
@@ -262,6 +284,7 @@ def _version_1(own: dict[str, Path], mark: str) -> _Version1:
                 if controller == "memory":
                     raise NoCgroups(f"{directory} cannot be made: {error.strerror}") from None
                 continue
+            _remove(directory)
             parents[controller] = directory
     if "memory" not in parents:
         raise NoCgroups("no hierarchy of cgroups has the controller memory")
