@@ -63,8 +63,10 @@ void Generator::find_changes() {
         for (uint32_t b = 0; b < count; ++b) {
             for (uint32_t at : flow_.blocks[b].waited_for) more |= add(changes_[b], changes_[at]);
             if (meets(b)) continue;
-            for (uint32_t to : flow_.blocks[b].next)
-                more |= add(changes_[to], changes_[b]) | add(changes_[to], written[b]);
+            for (uint32_t to : flow_.blocks[b].next) {
+                more |= add(changes_[to], changes_[b]);
+                more |= add(changes_[to], written[b]);
+            }
         }
     }
     for (uint32_t b = 0; b < count; ++b) add(near_[b], written[b]), add(near_[b], changes_[b]);
