@@ -28,7 +28,8 @@ namespace {
 constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may hold
 constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
 constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
-constexpr uint64_t kShares = 16;           // and a thread takes so many times some, or more often
+constexpr uint64_t kShares = 16;           // a thread takes a sixteenth of its part of what is left,
+constexpr uint64_t kMostOfShare = 64;      // at most: neighbours, whose memory the processor fetches ahead
 const std::atomic<uint32_t> kAlwaysOpen{0};
 thread_local std::chrono::nanoseconds rested{0};  // by this thread, in all
 
@@ -108,11 +109,14 @@ void run_clusters(LaunchState& state, bool resident) {
     try {
         // Threads that take one cluster after the other from a large grid would wait for each other.
         const uint64_t all = state.clusters();
-        const uint64_t share =
-            resident ? 1 : std::clamp<uint64_t>(all / (kShares * thread_count()), 1, kLook);
         uint64_t n = 0, end = 0;
         auto next = [&](Cluster& cluster) {
-            if (n == end) n = state.next_cluster.fetch_add(share), end = std::min(n + share, all);
+            if (n == end) {
+                const uint64_t left = all - std::min(all, state.next_cluster.load(std::memory_order_relaxed));
+                const uint64_t share =
+                    resident ? 1 : std::clamp<uint64_t>(left / (kShares * thread_count()), 1, kMostOfShare);
+                n = state.next_cluster.fetch_add(share), end = std::min(n + share, all);
+            }
             if (n >= all) return false;
             cluster.start(n);
             return true;
@@ -124,7 +128,7 @@ void run_clusters(LaunchState& state, bool resident) {
             while (!state.stop.load(std::memory_order_relaxed) && next(*kept)) {
                 compiler::Ran ran{1, false};
                 if (by_blocks)
-                    ran = compiler::run_blocks(*kept->blocks[0], end - n);
+                    ran = compiler::run_blocks(*kept->blocks[0], std::min<uint64_t>(end - n, kLook));
                 else
                     kept->start_warps();
                 while (!ran.ended && !kept->run_slice()) {
