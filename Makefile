@@ -27,7 +27,7 @@ PIP_FOR_demo     := --no-compile
 PIP_FOR_hub-demo := --no-compile
 
 .DEFAULT_GOAL := help
-.PHONY: help demo hub test quick test-one metrics model placed partitions crashes failover slurm kubernetes control-plane class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images images-test system clean
+.PHONY: help demo hub test thorough quick test-one metrics model placed partitions crashes failover slurm kubernetes control-plane class crowd scale lint format docs bench gpu ptx oracle suites frameworks fuzz fuzzers sanitize animation screenshots labextension wheel wheels openssl minute images images-test system clean
 
 help:  ## What can be made
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,16 +41,20 @@ hub: $(VENV)/.hub-demo  ## Run a real JupyterHub with simulated GPUs and a cours
 # Real servers, a browser and shells, where they may be installed; without them their tests say so and are skipped.
 PACKAGES := postgresql chromium slurmctld slurmd slurm-client munge zsh fish man-db
 
-test: $(VENV)/.test fuzzers  ## Run the whole test suite
+test: $(VENV)/.test fuzzers  ## Run the test suite, but for what `make thorough` and longer targets run
 	@deploy/system-packages.sh --optional $(PACKAGES)
-	$(BIN)/python -m tools.run_tests $(PYTEST_ARGS)
+	$(BIN)/python -m tools.run_tests -m "not thorough" $(PYTEST_ARGS)
+
+thorough: $(VENV)/.test fuzzers  ## Run the tests that `make test` leaves out, since they take longest
+	@deploy/system-packages.sh --optional $(PACKAGES)
+	$(BIN)/python -m tools.run_tests -m thorough $(PYTEST_ARGS)
 
 # One process a processor, files in one process: a minute after the build, where everything takes a quarter of an hour.
 QUICK := tests/test_tree.py tests/common tests/pool/domain tests/pool/store tests/pool/scheduling/test_request_queue.py \
          tests/pool/leases/test_manager.py tests/native/simgpu_exec tests/remoting/test_worker.py
 
 quick: $(VENV)/.test  ## Run a meaningful part of the tests in less than a minute (a pre-push hook, too)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not (slow or browser or hub or postgresql)" -k "not numba_program" \
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not (slow or thorough or browser or hub or postgresql)" -k "not numba_program" \
 	    $(QUICK) $(PYTEST_ARGS)
 
 test-one: $(VENV)/.test  ## Run T=… alone: a file, a folder, or words of a test's name (make test-one T="resize and not hub")

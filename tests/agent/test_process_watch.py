@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpukernel import native
 from gpukernel.agent.processes import Simulated
 from gpukernel.common.address import short_directory
@@ -41,6 +43,7 @@ sys.stdin.readline()
     assert own_direct_pool.promised() == 0
 
 
+@pytest.mark.thorough
 def test_workers_and_programs_of_other_leases_are_no_strangers(own_direct_pool: DirectPool) -> None:
     direct = own_direct_pool.begin(HOLD)
     remote = own_direct_pool.start_on_slice(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gpukernel.common.course_entries import BOUNDS
 from tests.attacks.servers import Site, site, until
 
@@ -24,6 +26,7 @@ def test_a_frozen_server_costs_nobody_their_quota(site: Site) -> None:
     assert "ready" in second.said, second.said
 
 
+@pytest.mark.thorough
 def test_a_start_on_a_frozen_server_goes_to_another_one(site: Site) -> None:
     site.pool()
     first = site.agent("gpu1")

@@ -223,6 +223,7 @@ def test_an_expired_certificate_is_named_by_pool_client_and_server_until_it_is_r
             assert "expired" not in waiting.communicate(timeout=30)[1]  # it said that once
 
 
+@pytest.mark.thorough
 def test_a_renewed_certificate_is_shown_at_once_and_leases_stay(tmp_path: Path) -> None:
     secured = Secured(tmp_path)
     agent = secured.agent("--pool", str(secured.file("gpu1", "--scope", "agent")))

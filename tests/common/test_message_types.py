@@ -29,6 +29,7 @@ class Service(rpc.PoolServicer):
 """
 
 
+@pytest.mark.thorough
 def test_a_wrong_field_call_or_service_is_an_error_of_types(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["mypy"]

@@ -43,6 +43,7 @@ async def _total(manager: AsyncKernelManager) -> int:
         client.stop_channels()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_fifty_kernels_run_and_the_fifty_first_waits_and_starts_when_one_ends(

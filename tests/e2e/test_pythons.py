@@ -66,6 +66,7 @@ def install(python: str, folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("version", sorted(versions()) or ["another"])
 def test_another_python_runs_a_pool_and_gets_a_slice(version: str, tmp_path: Path) -> None:
     if (place := versions().get(version)) is None:

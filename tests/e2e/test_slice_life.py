@@ -27,6 +27,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not CHROMIUM.exists(), reason="needs Debian's chromium"),
 ]
+THOROUGH = pytest.mark.thorough
 T = TypeVar("T")
 expect.set_options(timeout=60_000)
 MEMORY = "from numba import cuda\nprint(cuda.current_context().get_memory_info()[1] >> 20)"
@@ -70,7 +71,9 @@ def server(own_pool: Pool, tmp_path: Path, settings: Settings) -> Iterator[Serve
         yield running
 
 
-@pytest.mark.parametrize("where", ["panel", "toast", "status bar"])
+@pytest.mark.parametrize(
+    "where", ["panel", pytest.param("toast", marks=THOROUGH), pytest.param("status bar", marks=THOROUGH)]
+)
 def test_after_leaving_the_queue_the_next_run_of_the_cell_queues_again(
     server: Server, own_pool: Pool, where: str
 ) -> None:
@@ -178,6 +181,7 @@ def test_an_idle_slice_has_one_notification_that_keeps_it_and_tells_its_end(
         expect(lab.toasts).to_have_count(0)
 
 
+@pytest.mark.thorough
 def test_five_slices_that_wait_have_three_notifications(server: Server, own_pool: Pool) -> None:
     with browser_page() as page:
         lab = Lab(page, server)
@@ -230,9 +234,9 @@ def faults(page: Page) -> list[str]:
 @pytest.mark.parametrize(
     ("language", "theme", "width"),
     [
-        ("en", "JupyterLab Light", 1280),
+        pytest.param("en", "JupyterLab Light", 1280, marks=THOROUGH),
         ("zh_CN", "JupyterLab Dark", 1280),
-        ("zh_CN", "JupyterLab Light", 640),
+        pytest.param("zh_CN", "JupyterLab Light", 640, marks=THOROUGH),
     ],
 )
 def test_the_panel_speaks_the_reader_s_language_and_has_no_fault_of_accessibility(

@@ -107,6 +107,7 @@ def test_leases_and_places_go_over_to_another_pool(running: Cluster) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.thorough
 def test_asking_another_pool_again_gives_the_same_lease_and_the_first_call_ends_nothing(
     running: Cluster,
 ) -> None:

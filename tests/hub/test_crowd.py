@@ -55,6 +55,7 @@ def test_twenty_students_of_two_courses_share_few_slices_fairly_and_without_an_e
     assert {one.person for one in opened(own_pool)} == {student.name for student in students}
 
 
+@pytest.mark.thorough
 def test_a_hub_that_is_killed_while_twenty_servers_run_has_lost_and_doubled_nothing(
     crowded: Hub, own_pool: Pool, students: list[Student]
 ) -> None:

@@ -213,6 +213,7 @@ def test_a_revoked_token_counts_no_longer_than_the_cache(hub: Hub) -> None:
     run(work)
 
 
+@pytest.mark.thorough
 def test_what_was_unknown_is_asked_again_soon(home: Path, own_pool: Pool, tmp_path: Path) -> None:
     """And “the Hub is away” is another answer than “unknown”: leases are renewed again when it is back."""
     token = "a-token-of-a-service-account-0123456789"

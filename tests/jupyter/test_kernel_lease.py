@@ -111,7 +111,13 @@ def test_the_place_survives_a_restart_of_the_kernel_and_of_the_pool(
     assert "CUDA_SUCCESS 655\n" in "".join(cell)
 
 
-@pytest.mark.parametrize("now", [False, True], ids=["as JupyterLab restarts it", "at once"])
+@pytest.mark.parametrize(
+    "now",
+    [
+        pytest.param(False, id="as JupyterLab restarts it", marks=pytest.mark.thorough),
+        pytest.param(True, id="at once"),
+    ],
+)
 def test_a_kernel_that_is_restarted_while_its_cell_waits_keeps_its_place(
     start: Callable[..., Kernel], own_pool: Pool, now: bool
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_kernel_starts_after_one_wait_and_computes_at_its_own_speed(server: Se
     eventually(lambda: own_pool.leases()[0] == [])
 
 
+@pytest.mark.thorough
 def test_a_line_that_becomes_slow_while_a_kernel_waits_keeps_its_place_and_brings_its_slice(
     server: Server, connection: SlowConnection, own_pool: Pool
 ) -> None:

@@ -20,7 +20,7 @@ JOBS = int(os.environ.get("GPUKERNEL_CRASH_JOBS", "1"))
 
 
 @pytest.mark.timeout(3000 if STRIDE > 1 else 0)  # the mark counts for more than --timeout
-@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.thorough)])
 def test_whenever_a_pool_is_killed_the_next_one_finds_the_truth(
     kind: str, request: pytest.FixtureRequest
 ) -> None:

@@ -13,6 +13,7 @@ from tools.images import root_of
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
+@pytest.mark.thorough
 def test_the_same_input_gives_the_same_image(builder: Builder) -> None:
     first = builder.image("pool")
     assert builder.again("pool") == first
@@ -44,6 +45,7 @@ def test_the_pool_runs_without_rights_and_has_nothing_that_installs(builder: Bui
     assert megabytes < 300, f"{megabytes:.0f} MB beside the base"
 
 
+@pytest.mark.thorough
 def test_the_bill_names_all_that_is_in_the_image(builder: Builder) -> None:
     _, root = root_of(builder.image("pool"), builder.words)
     text = bill_of_materials(root, "localhost/pool:1", "1", BASE, builder.image("pool"))
@@ -61,6 +63,7 @@ def test_the_bill_names_all_that_is_in_the_image(builder: Builder) -> None:
     assert checker.validate_str(text.replace('"container"', '"vessel"')) is not None
 
 
+@pytest.mark.thorough
 def test_the_agent_s_workers_run_in_its_image(builder: Builder) -> None:
     container, _ = root_of(builder.image("agent"), builder.words)
     script = (

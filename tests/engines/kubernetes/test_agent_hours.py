@@ -92,7 +92,7 @@ def agents(cluster: Cluster) -> Agents:
     return Agents(cluster)
 
 
-@pytest.mark.parametrize("kind", [DaemonSet, Deployment])
+@pytest.mark.parametrize("kind", [DaemonSet, pytest.param(Deployment, marks=pytest.mark.thorough)])
 def test_a_week_of_hours(agents: Agents, kind: Any) -> None:
     agents.make(kind, "v100", {HOURS: "Mo-Fr 8-18", ZONE: "UTC"})
     agents.make(kind, "always")

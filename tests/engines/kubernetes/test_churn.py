@@ -121,6 +121,7 @@ class Churn:
         )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.timeout(60 + 20 * CLAIMS)
 def test_random_claims_leave_no_lease_and_make_none_twice_whatever_is_killed(

@@ -71,6 +71,7 @@ async def confinement(world: Lending) -> dict[str, tuple[Rung, ...]]:
         return await client.confinement()
 
 
+@pytest.mark.thorough
 def test_with_no_least_the_first_who_waits_starts_a_job_and_an_idle_one_ends(world: Lending) -> None:
     world.start("--min", "0", "--down-after", "3s")
     nobody = "No job while nobody waits: whoever asks for a Tesla V100-SXM2-32GB (simulated) starts one."
@@ -116,6 +117,7 @@ def test_a_job_that_cannot_start_is_named(world: Lending) -> None:
     assert (world.log().count("stays in"), world.log().count("was asked for")) == (1, 1)
 
 
+@pytest.mark.thorough
 def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_for(world: Lending) -> None:
     world.start("--min", "1", "--notice", "10m")
     (server,) = eventually(world.offered, 90)
@@ -136,6 +138,7 @@ def test_told_to_end_a_job_tells_who_holds_its_slices_and_the_next_one_is_asked_
     eventually(lambda: [one.name for one in world.ask()[1]] == [following], 60)  # the pool's list is tidy
 
 
+@pytest.mark.thorough
 def test_a_job_that_comes_and_goes_between_two_looks_has_served(world: Lending) -> None:
     world.start("--min", "1", "--every", "15s")
     (server,) = eventually(world.offered, 90)
@@ -156,6 +159,7 @@ def test_who_stays_loses_the_slice_at_the_time_that_was_said(world: Lending) -> 
     program.communicate("", timeout=60)
 
 
+@pytest.mark.thorough
 def test_a_cancelled_job_leaves_within_the_time_that_slurm_gives_it(world: Lending) -> None:
     world.start("--min", "1")
     (server,) = eventually(world.offered, 90)
@@ -168,6 +172,7 @@ def test_a_cancelled_job_leaves_within_the_time_that_slurm_gives_it(world: Lendi
     program.communicate("", timeout=60)
 
 
+@pytest.mark.thorough
 def test_jobs_come_when_people_wait_and_go_when_they_are_idle(world: Lending) -> None:
     world.start("--min", "1", "--max", "2", "--up-after", "1s", "--down-after", "3s")
     eventually(world.offered, 90)
@@ -240,6 +245,7 @@ def test_a_rehearsal_and_a_second_supply_change_nothing(world: Lending) -> None:
     assert len(world.jobs()) == 1
 
 
+@pytest.mark.thorough
 def test_stopping_ends_the_jobs(world: Lending) -> None:
     both_nodes(world)
     refused = subprocess.run(

@@ -126,6 +126,7 @@ def test_a_role_that_is_given_or_taken_while_somebody_is_signed_in_counts_soon(h
         hub.ask("POST", "/groups/tutors/users", {"users": ["udo"]})
 
 
+@pytest.mark.thorough
 def test_a_group_that_is_left_counts_no_more_in_the_console_nor_in_a_server_that_runs(
     hub: Hub, running: tuple[Hub, Pool]
 ) -> None:

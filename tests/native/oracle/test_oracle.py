@@ -15,7 +15,7 @@ from tests.native.oracle.paths import PTX_PATHS, Answer, Host, Simulated
 from tests.native.simgpu_compiler.conftest import VECTORS
 from tests.native.simgpu_exec.conftest import MODELS
 
-SEED, PROGRAMS, SIZE = 1, 6, 15
+SEED, PROGRAMS, SIZE = 1, 4, 15
 
 pytestmark = [
     pytest.mark.skipif(

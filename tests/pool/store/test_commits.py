@@ -151,6 +151,7 @@ async def person(client: PoolClient, name: str, told: set[str]) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.thorough
 def test_who_was_told_of_a_lease_has_it_after_a_crash_of_the_database(
     fragile: FragileDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
