@@ -35,7 +35,7 @@ def _measured(where: str, **environment: str) -> dict[str, tuple[float, float]] 
 
 
 async def measure() -> list[Table]:
-    ours = {"LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "v100:1"}
+    ours = {"LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "a100:1"}
     interpreted = _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="interpreter")
     compiled = _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled")
     narrow = _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled", GPUKERNEL_SIMGPU_VECTORS="avx2")

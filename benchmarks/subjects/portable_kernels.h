@@ -300,3 +300,60 @@ KERNEL tiled(GLOBAL const float* a, GLOBAL const float* b, GLOBAL float* c, int 
     for (int i = 0; i < 8; ++i)
         for (int j = 0; j < 8; ++j) c[(row + 8 * y + i) * n + column + x + 8 * j] = sums[i][j];
 }
+
+// A product of bfloat16, two in a word, c = a × bᵀ, summed in single precision: 128 threads have 64 × 64
+// sums. CUDA has instructions of tensor cores for it; OpenCL has none.
+#define TWO(word) ((word) & (int)0xbfffbfff)
+#if defined __OPENCL_VERSION__
+KERNEL halves(GLOBAL const int* a, GLOBAL const int* b, GLOBAL float* c, int n) {
+    SHARED float left[16][64];
+    SHARED float right[16][64];
+    int x = THREAD(0), y = THREAD(1), t = y * 16 + x, row = BLOCK(1) * 64, column = BLOCK(0) * 64;
+    float sums[8][4];
+    for (int i = 0; i < 8; ++i)
+        for (int j = 0; j < 4; ++j) sums[i][j] = 0;
+    for (int k = 0; k < n / 2; k += 8) {
+        for (int i = t; i < 512; i += 128) {
+            int one = TWO(a[(row + i / 8) * (n / 2) + k + i % 8]);
+            int other = TWO(b[(column + i / 8) * (n / 2) + k + i % 8]);
+            left[2 * (i % 8)][i / 8] = as_float(one << 16),
+                                  left[2 * (i % 8) + 1][i / 8] = as_float(one & (int)0xffff0000);
+            right[2 * (i % 8)][i / 8] = as_float(other << 16);
+            right[2 * (i % 8) + 1][i / 8] = as_float(other & (int)0xffff0000);
+        }
+        MEET();
+        for (int k2 = 0; k2 < 16; ++k2)
+            for (int i = 0; i < 8; ++i)
+                for (int j = 0; j < 4; ++j)
+                    sums[i][j] = FUSED(left[k2][y + 8 * i], right[k2][x + 16 * j], sums[i][j]);
+        MEET();
+    }
+    for (int i = 0; i < 8; ++i)
+        for (int j = 0; j < 4; ++j) c[(row + y + 8 * i) * n + column + x + 16 * j] = sums[i][j];
+}
+#else
+KERNEL halves(const int* a, const int* b, float* c, int n) {
+    int t = threadIdx.y * 16 + threadIdx.x, warp = t / 32, group = t % 32 / 4, part = t % 4, words = n / 2;
+    int row = blockIdx.y * 64 + warp / 2 * 32 + group, column = blockIdx.x * 64 + warp % 2 * 32 + group;
+    float sums[2][4][4] = {};
+    for (int k = part; k < words; k += 8) {
+        int left[2][4], right[4][2];
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 4; ++j)
+                left[i][j] = TWO(a[(row + 16 * i + j % 2 * 8) * words + k + j / 2 * 4]);
+        for (int i = 0; i < 4; ++i)
+            for (int j = 0; j < 2; ++j) right[i][j] = TWO(b[(column + 8 * i) * words + k + 4 * j]);
+        for (int i = 0; i < 2; ++i)
+            for (int j = 0; j < 4; ++j)
+                asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                    "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                    : "+f"(sums[i][j][0]), "+f"(sums[i][j][1]), "+f"(sums[i][j][2]), "+f"(sums[i][j][3])
+                    : "r"(left[i][0]), "r"(left[i][1]), "r"(left[i][2]), "r"(left[i][3]), "r"(right[j][0]),
+                      "r"(right[j][1]));
+    }
+    for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 4; ++j)
+            for (int e = 0; e < 4; ++e)
+                c[(row + 16 * i + e / 2 * 8) * n + column - group + 8 * j + 2 * part + e % 2] = sums[i][j][e];
+}
+#endif

@@ -63,6 +63,9 @@ KERNELS: dict[str, Kernel] = {
     "matmul 512², 8 × 8 sums in registers": Kernel(
         "tiled", 512, (8, 8), (8, 8), (1 << 18, 1 << 18, 1 << 18), 2
     ),
+    "product of bfloat16 512², tensor cores": Kernel(
+        "halves", 512, (8, 8), (16, 8), (1 << 17, 1 << 17, 1 << 18), 2, (0, 1)
+    ),
 }
 
 
@@ -90,7 +93,7 @@ class SimulatedGpu:
         context, self._module = c.c_void_p(), c.c_void_p()
         self._call("cuInit", 0)
         self._call("cuCtxCreate_v2", c.byref(context), 0, 0)
-        text = compile_cuda(SOURCE.read_text())
+        text = compile_cuda(SOURCE.read_text(), target="compute_80")
         self._call("cuModuleLoadData", c.byref(self._module), c.c_char_p(text.encode()))
 
     def _call(self, name: str, *args: Any) -> None:

@@ -193,13 +193,13 @@ def blackwell(device: Device) -> Iterator[Device]:
     opened.close()
 
 
-def compile_cuda(source: str, *options: str) -> str:
-    """PTX of a CUDA C++ text, by NVRTC, for sm_70, or the oldest that it knows."""
+def compile_cuda(source: str, *options: str, target: str = "compute_70") -> str:
+    """PTX of a CUDA C++ text, by NVRTC, for `target`, or the oldest that it knows."""
     nvrtc = pytest.importorskip("cuda.bindings.nvrtc")
     from tests.kernels.gpu import known_to_nvrtc
 
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], [])
-    flags = [f"--gpu-architecture={known_to_nvrtc('compute_70')}".encode(), *[o.encode() for o in options]]
+    flags = [f"--gpu-architecture={known_to_nvrtc(target)}".encode(), *[o.encode() for o in options]]
     (result,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     if int(result):
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
