@@ -159,7 +159,7 @@ def test_a_fault_says_which_block_of_many_it_was(nvrtc: Any, tmp_path: Path, whe
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=60, check=True
         )
-        said.append(done.stdout + done.stderr)
+        said.append(beside_the_array(done.stdout + done.stderr))
     assert f"by thread ({thread},0,0) in block ({block},0,0)" in said[0]
     assert said[1] == said[0]
 
