@@ -21,7 +21,19 @@ from tests.native.simgpu_exec.conftest import Device
 COUNTS = {"f": 12, "e": 6, "r": 12, "l": 6, "u": 4, "v": 3, "w": 4}
 """Registers of each kind: numbers of 32 and 64 bits, whole numbers of 32 and 64, and those that all lanes share (f32, f64, b32)."""
 
-TYPES = {"f": "f32", "e": "f64", "r": "b32", "l": "b64", "u": "f32", "v": "f64", "w": "b32"}
+TYPES = {
+    "f": "f32",
+    "e": "f64",
+    "r": "b32",
+    "l": "b64",
+    "u": "f32",
+    "v": "f64",
+    "w": "b32",
+    "c": "b32",
+    "m": "b64",
+}
+"""Of each kind; ``c`` and ``m`` are places: written once, and computed from the shapes of block and grid and from a thread's own number."""
+
 SHARED = {"f": "u", "e": "v", "r": "w"}
 CONSTANTS = {"f": ["0f3FC00000", "0fBE99999A", "0f00000000"], "e": ["0d3FF8000000000000", "0dBFD3333333333333"], "r": ["0", "1", "7", "-1", "0x80000000"], "l": ["0", "3", "-1"]}  # fmt: skip
 # What an operation is, the kind of its result, and those of its operands; # is the type.
@@ -40,6 +52,11 @@ OPERATIONS = [
     ("cvt.u64.u32", "l", ("r",)), ("cvt.s64.s32", "l", ("r",)), ("cvt.u32.u64", "r", ("l",)), ("lop3.b32", "r", ("r", "r", "r", "0x5b")),
     *(("selp.#", kind, (kind, kind, "p")) for kind in "ferl"), ("popc.b32", "r", ("r",)), ("shf.l.wrap.b32", "r", ("r", "r", "r")),
 ]  # fmt: skip
+PLACES = [
+    *((f"{name}.s32", "c", "cc") for name in ("add", "sub", "mul.lo")), ("mad.lo.s32", "c", "ccc"), ("shl.b32", "c", "c3"), ("mov.b32", "c", "c"),
+    *((f"{name}.s64", "m", "mm") for name in ("add", "sub", "mul.lo")), ("mad.lo.s64", "m", "mmm"), ("shl.b64", "m", "m3"), ("cvt.u32.u64", "c", "m"),
+    ("mul.wide.s32", "m", "cc"), ("mul.wide.u32", "m", "cc"), ("mad.wide.s32", "m", "ccm"), ("cvt.s64.s32", "m", "c"), ("cvt.u64.u32", "m", "c"),
+]  # fmt: skip
 COMPARISONS = [("lt.f32", "f"), ("gtu.f64", "e"), ("ge.s32", "r"), ("lo.u32", "r"), ("ne.b32", "r"), ("le.s64", "l"), ("eq.b64", "l")]  # fmt: skip
 
 
@@ -47,6 +64,30 @@ def draw(seed: int) -> str:
     """Write a kernel that computes with its registers, and stores all of them."""
     chance = random.Random(seed)
     live = {kind: chance.randint(2, count) for kind, count in COUNTS.items()}
+    # Those that all lanes share, and those that differ by lane.
+    shared_places, own_places = {"c": ["%ntid.x", "%nctaid.x", "%b"], "m": []}, {"c": ["%t", "%i"], "m": []}
+    places = []
+    for number in range(chance.randint(4, 16)):
+        shares = chance.random() < 0.6
+        pools = [shared_places] if shares else [shared_places, own_places]
+        name, kind, wanted = chance.choice(PLACES)
+        if number < 2:  # what PTX takes in a mov alone
+            name, kind, wanted = "mov.u32", "c", shared_places["c"][number]
+        elif "m" in wanted and not any(pool["m"] for pool in pools):
+            name, kind, wanted = "cvt.u64.u32", "m", "c"
+        values = [wanted]
+        if number >= 2:
+            values = [
+                each if each.isdigit() else "5" if chance.random() < 0.15 else chance.choice([at for pool in pools for at in pool[each]])
+                for each in wanted
+            ]  # fmt: skip
+        to = f"%{kind}{number}"
+        places.append(f"{name} {to}, {', '.join(values)};")
+        if number < 2:
+            shared_places["c"][number] = to
+        else:
+            (shared_places if shares else own_places)[kind].append(to)
+    names = {kind: shared_places[kind] + own_places[kind] for kind in "cm"}
 
     def register(kind: str) -> str:
         if kind == "p":
@@ -56,6 +97,8 @@ def draw(seed: int) -> str:
             return f"%{shared}{chance.randrange(live[shared])}"
         if chance.random() < 0.1:
             return chance.choice(CONSTANTS[kind])
+        if kind in "rl" and chance.random() < 0.15 and (there := names["c" if kind == "r" else "m"]):
+            return chance.choice(there)
         return f"%{kind}{chance.randrange(live[kind])}"
 
     def operation() -> str:
@@ -86,6 +129,10 @@ def draw(seed: int) -> str:
             tail.append(f"st.global.{type_} [%d3+{at}], %{kind}{n};")
             at += size * 128 * (8 // size)
         assert count
+    for place in places:
+        to = place.split()[1].strip(",")
+        tail.append(f"st.global.{TYPES[to[1]].replace('b', 'u')} [%d3+{at}], {to};")
+        at += 8 * 128
     body = []
     for number in range(chance.randint(2, 6)):
         what = chance.choice(["plain", "loop", "loop", "own loop", "branch", "barrier"])
@@ -104,10 +151,11 @@ def draw(seed: int) -> str:
     return "\n".join(
         [
             ".version 7.8\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 in, .param .u64 out)\n{",
-            f"{registers} .reg .b32 %t, %b, %i, %n<9>; .reg .b64 %d<9>; .reg .pred %p<6>;",
+            f"{registers} .reg .b32 %t, %b, %i, %n<9>, %c<16>; .reg .b64 %d<9>, %m<16>; .reg .pred %p<6>;",
             "ld.param.u64 %d0, [in]; ld.param.u64 %d1, [out]; mov.u32 %t, %tid.x; mov.u32 %b, %ctaid.x; mad.lo.u32 %i, %b, 64, %t;",
             "mul.wide.u32 %d2, %i, 8; add.u64 %d3, %d1, %d2; add.u64 %d4, %d0, %d2; mul.wide.u32 %d6, %b, 8; add.u64 %d5, %d0, %d6;",
             "setp.gt.u32 %p0, %t, 11; setp.ne.u32 %p1, %b, 0; setp.lt.u32 %p2, %t, 40; setp.eq.u32 %p3, %t, 5;",
+            *places,
             *head,
             *body,
             *tail,

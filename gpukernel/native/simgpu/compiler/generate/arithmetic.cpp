@@ -135,8 +135,10 @@ void Generator::multiply_by(Gpr to, uint64_t with, bool wide) {
 void Generator::line_operation() {
     const std::string& key = s_->key;
     const bool wide = s_->writes[0].bytes == 8, extends = widens(key);
-    // Of a sum, the operand that is there already is the first.
-    const size_t first = line_op(key) == LineOp::add && s_->reads[1].operand == held_;
+    // Of a sum or a product, the operand that rax has already is the first: the other one may be loaded there.
+    const bool commutes = line_op(key) == LineOp::add || line_op(key) == LineOp::multiply ||
+                          line_op(key) == LineOp::multiply_add;
+    const size_t first = commutes && s_->reads[1].operand == held_, second = 1 - first;
     const Gpr to = register_for(s_->writes[0].operand, s_->reads[first].operand);
     const auto load = [&](Gpr here, size_t n) {
         const Access a = s_->reads[n];
@@ -152,20 +154,20 @@ void Generator::line_operation() {
     load(to, first);
     switch (line_op(key)) {
         case LineOp::add:
-            alu_scalar(Assembler::add, to, s_->reads[1 - first].operand, wide);
+            alu_scalar(Assembler::add, to, s_->reads[second].operand, wide);
             break;
         case LineOp::subtract:
             alu_scalar(Assembler::subtract, to, s_->reads[1].operand, wide);
             break;
         case LineOp::multiply:
         case LineOp::multiply_add: {
-            const Access by = s_->reads[1];
+            const Access by = s_->reads[second];
             if (by.operand & 1) {
                 const uint64_t with = constant(by.operand, by.bytes);
                 const bool negative = extends && widens_signed(key) && static_cast<int32_t>(with) < 0;
                 multiply_by(to, negative ? with | ~0ull << 32 : with, wide);
             } else if (extends) {
-                load(rcx, 1);
+                load(rcx, second);
                 a_.multiply(to, rcx);
             } else {
                 a_.multiply(to, scalar(by.operand, 8), wide);
