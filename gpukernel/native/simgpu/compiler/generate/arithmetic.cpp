@@ -135,7 +135,8 @@ void Generator::multiply_by(Gpr to, uint64_t with, bool wide) {
 void Generator::line_operation() {
     const std::string& key = s_->key;
     const bool wide = s_->writes[0].bytes == 8, extends = widens(key);
-    // Of a sum or a product, the operand that rax has already is the first: the other one may be loaded there.
+    // Of a sum or a product, the operand that rax has already is the first: the other one may be loaded
+    // there.
     const bool commutes = line_op(key) == LineOp::add || line_op(key) == LineOp::multiply ||
                           line_op(key) == LineOp::multiply_add;
     const size_t first = commutes && s_->reads[1].operand == held_, second = 1 - first;
