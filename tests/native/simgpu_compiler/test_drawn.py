@@ -87,6 +87,7 @@ def draw(seed: int) -> str:
             shared_places["c"][number] = to
         else:
             (shared_places if shares else own_places)[kind].append(to)
+    counters: list[str] = []
     names = {kind: shared_places[kind] + own_places[kind] for kind in "cm"}
 
     def register(kind: str) -> str:
@@ -97,6 +98,8 @@ def draw(seed: int) -> str:
             return f"%{shared}{chance.randrange(live[shared])}"
         if chance.random() < 0.1:
             return chance.choice(CONSTANTS[kind])
+        if kind == "r" and counters and chance.random() < 0.1:
+            return counters[-1]
         if kind in "rl" and chance.random() < 0.15 and (there := names["c" if kind == "r" else "m"]):
             return chance.choice(there)
         return f"%{kind}{chance.randrange(live[kind])}"
@@ -135,12 +138,17 @@ def draw(seed: int) -> str:
         at += 8 * 128
     body = []
     for number in range(chance.randint(2, 6)):
-        what = chance.choice(["plain", "loop", "loop", "own loop", "branch", "barrier"])
+        what = chance.choice(["plain", "loop", "loop", "own loop", "strides", "branch", "barrier"])
+        if what in ("loop", "own loop", "strides"):
+            counters.append(f"%n{number}")
         some = operations(40)
+        counters.clear()
         if what == "loop":
             body += [f"mov.u32 %n{number}, 0;", f"T{number}:", *some, f"add.u32 %n{number}, %n{number}, 1; setp.lt.u32 %p5, %n{number}, 3; @%p5 bra T{number};"]  # fmt: skip
         elif what == "own loop":
             body += [f"and.b32 %n{number}, %t, 3;", f"T{number}:", *some, f"add.u32 %n{number}, %n{number}, 1; setp.lt.u32 %p5, %n{number}, 4; @%p5 bra T{number};"]  # fmt: skip
+        elif what == "strides":
+            body += [f"mov.u32 %n{number}, {chance.choice(['%t', '%i', '%b'])};", f"T{number}:", *some, f"add.u32 %n{number}, %n{number}, %c0; setp.lt.u32 %p5, %n{number}, 170; @%p5 bra T{number};"]  # fmt: skip
         elif what == "branch":
             body += [f"@%p{chance.randrange(4)} bra E{number};", *some, f"bra J{number};", f"E{number}:", *operations(20), f"J{number}:"]  # fmt: skip
         elif what == "barrier":
