@@ -6,6 +6,8 @@ What waits here waits for a flag that another thread writes when the call under 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 from tests.remoting.conftest import worker
 
@@ -219,3 +221,31 @@ for i in range(2): use(i); stored(i, store, 100)
 print([word_of(i) for i in range(2)], code(d.cuLibraryUnload(library)))
 """
     ) == ["[105, 111] 0"]
+
+
+def test_a_worker_that_does_not_answer_holds_up_no_launch_on_the_other_device() -> None:
+    """Each of two kernels is launched for the first time on the device that has yet to load its library."""
+    code = """
+import signal
+use(1); late = ok(d.cuLibraryGetKernel(loaded(), b"store"))
+use(0); prompt = ok(d.cuLibraryGetKernel(loaded(), b"store"))
+os.kill(STOPPED, signal.SIGSTOP)
+begun = threading.Event()
+def launch(): use(0); begun.set(); stored(0, late, 1)
+thread = threading.Thread(target=launch, daemon=True); thread.start(); begun.wait()
+while open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] != "S": pass
+use(1); stored(1, prompt, 2); print(word_of(1), thread.is_alive())
+os.kill(STOPPED, signal.SIGCONT); thread.join(); print(word_of(0))
+"""
+
+    async def run() -> list[str]:
+        async with worker(secret="ab" * 32) as first, worker(secret="ab" * 32) as second:
+            stopped = f"STOPPED = {first.handle.pid}"
+            try:
+                done = await first.run(f"{BEGIN}{KERNELS}\n{stopped}\n{code}", second=second)
+            finally:
+                os.kill(first.handle.pid, signal.SIGCONT)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.splitlines()
+
+    assert asyncio.run(run()) == ["7 True", "6"]

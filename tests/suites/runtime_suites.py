@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 from tests.suites.git import checkout
 from tests.suites.runner import Suite
-from tests.suites.runtime_programs.cuda_samples import DRIVER_SAMPLES, NAMES
+from tests.suites.runtime_programs.cuda_samples_list import GROUPS, KNOWN, MINUTES
 from tests.suites.runtime_programs.hecbench import PROGRAMS
-from tests.suites.sources import NotHere, Source
+from tests.suites.sources import NotHere, Source, toolkit
 
 SAMPLES = "c94ff366aed18c797b8a85dfaac7817b0228b420"
 ZLUDA = "8a7931be87d758835776f54ea2e33d30621c74ce"
@@ -39,8 +40,10 @@ def zluda() -> Source:
 def cuda_samples() -> Source:
     """NVIDIA's samples; each ends with 0 where it found its results right."""
     _needs_nvcc()
-    folders = (f"Samples/{name}" for name in (*NAMES, *DRIVER_SAMPLES))
-    return _source("cuda_samples", "NVIDIA/cuda-samples", SAMPLES, "Common", *folders)
+    folders = (f"Samples/{group}/{name}" for name, group in GROUPS.items())
+    source = _source("cuda_samples", "NVIDIA/cuda-samples", SAMPLES, "Common", *folders)
+    places = {"GPUKERNEL_SUITES_TOOLKIT": str(toolkit()), "LD_LIBRARY_PATH": str(toolkit() / "lib")}
+    return replace(source, environment={**source.environment, **places})
 
 
 def hecbench() -> Source:
@@ -50,7 +53,19 @@ def hecbench() -> Source:
     return _source("hecbench", "zjin-lcf/HeCBench", HECBENCH, *folders)
 
 
-CUDA_SAMPLES = Suite("cuda-samples", cuda_samples, ("cuda_samples",), together=True, simulate="a100:1")
+def _of_samples(reasons: dict[str, str]) -> dict[str, str]:
+    return {f"cuda_samples.test_cuda_samples[{name}]": reason for name, reason in reasons.items()}
+
+
+CUDA_SAMPLES = Suite(
+    "cuda-samples",
+    cuda_samples,
+    ("cuda_samples",),
+    known=_of_samples(KNOWN),
+    left_out=_of_samples(MINUTES),
+    together=True,
+    simulate="a100:2",
+)
 HECBENCH_PROGRAMS = Suite("hecbench", hecbench, ("hecbench",), together=True, simulate="a100:1")
 _ZLUDA_KNOWN = {
     "zluda.test_a_program_gives_what_its_table_says[vector8]": "32 bytes at once, which compute capability 10.0 brought",

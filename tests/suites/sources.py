@@ -104,6 +104,21 @@ def linkers() -> Path:
     return folder / "site" / "nvidia"
 
 
+def toolkit() -> Path:
+    """The folder of CUDA 13's ``include`` and ``lib``: headers of the math libraries, NVRTC and nvJitLink; a gigabyte on the way."""
+    with _kept("cuda-libraries-13.0") as (folder, fresh):
+        whole, libraries = folder / "site" / "nvidia" / "cu13", ("libnvrtc", "libnvJitLink")
+        if fresh:
+            wheels = ["cublas==13.1", "cuda-nvrtc==13.0", "cufft==12.0", "curand==10.4"]
+            wheels += ["cusolver==12.0", "cusparse==12.6", "nvjitlink==13.0"]
+            names = [f"nvidia-{wheel}.*" for wheel in wheels]
+            _pip("install", "--no-deps", "--target", folder / "site", *names)
+            for library in (whole / "lib").iterdir():
+                if not library.name.startswith(libraries):
+                    library.unlink()
+    return whole
+
+
 def torch() -> Path:
     """The folder of PyTorch and Triton, which several suites share: four gigabytes."""
     with _kept(f"torch-{TORCH}") as (folder, fresh):

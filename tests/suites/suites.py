@@ -66,7 +66,6 @@ _DEVICE_RUNTIME = "libcudadevrt.a, the device runtime, which no wheel has"
 _PYCUDA_KNOWN = {
     "TestDriver.test_jit_link_module": _DEVICE_RUNTIME,
     "TestDriver.test_recursive_launch": _DEVICE_RUNTIME,
-    "TestGPUArray.test_curand_wrappers": "Sobol numbers, whose direction vectors are not there",
 }
 _PYCUDA_LEFT_OUT = {
     "TestGPUArray.test_big_array_elementwise": "four thousand million elements: minutes on a simulated GPU"

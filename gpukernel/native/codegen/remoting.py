@@ -75,7 +75,7 @@ def _on_this_device(call: DriverCall, arguments: str) -> list[str]:
             f"    if (several_devices()) if (auto done = process_{call.name}({arguments})) return *done;"
         )
     lines += [
-        f"    if (several_devices()) if (CUresult error = name_there(*connection, {p.name}); error != CUDA_SUCCESS) return error;"
+        f"    if (CUresult error = name_there(*connection, {p.name}); error != CUDA_SUCCESS) return error;"
         for p in call.inputs
         if p.type in ("CUlibrary", "CUkernel", "CUfunction")
     ]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from tests.native.libraries import curand_cases
+from tests.native.libraries import curand_cases, curand_quasi_cases
 from tests.native.libraries.conftest import both_ways, found_by
 
 
 @both_ways(curand_cases)
 def test_curand(where: str, name: str) -> None:
     assert found_by(curand_cases.__name__, where)[name] == ""
+
+
+@both_ways(curand_quasi_cases)
+def test_quasirandom_numbers(where: str, name: str) -> None:
+    assert found_by(curand_quasi_cases.__name__, where)[name] == ""

@@ -20,11 +20,28 @@ enum Status : int {
     ARCH_MISMATCH = 204,  // "the device does not support the feature": what is not supported here
     INTERNAL_ERROR = 999,
 };
-enum Type : int { DEFAULT = 100, XORWOW = 101, MRG32K3A = 121, MT19937 = 142, PHILOX = 161 };
+enum Type : int {
+    DEFAULT = 100,
+    XORWOW = 101,
+    MRG32K3A = 121,
+    MT19937 = 142,
+    PHILOX = 161,
+    QUASI_DEFAULT = 200,
+    SOBOL32 = 201,
+    SCRAMBLED_SOBOL32 = 202,
+    SOBOL64 = 203,
+    SCRAMBLED_SOBOL64 = 204
+};
+constexpr bool is_quasi(int64_t type) { return type >= QUASI_DEFAULT && type <= SCRAMBLED_SOBOL64; }
+constexpr bool is_long(int64_t type) { return type == SOBOL64 || type == SCRAMBLED_SOBOL64; }
+constexpr bool is_scrambled(int64_t type) { return type == SCRAMBLED_SOBOL32 || type == SCRAMBLED_SOBOL64; }
 constexpr bool is_type(int64_t type) {
-    return type == DEFAULT || type == XORWOW || type == MRG32K3A || type == MT19937 || type == PHILOX;
+    return type == DEFAULT || type == XORWOW || type == MRG32K3A || type == MT19937 || type == PHILOX ||
+           is_quasi(type);
 }
-constexpr bool is_ordering(int64_t ordering) { return ordering >= 100 && ordering <= 104; }
+constexpr bool is_ordering(int64_t type, int64_t ordering) {
+    return is_quasi(type) ? ordering == 201 : ordering >= 100 && ordering <= 104;
+}
 
 // What is generated, by the position of its function in the worker's table.
 enum Kind : uint32_t {
@@ -35,11 +52,14 @@ enum Kind : uint32_t {
     NORMAL_DOUBLE,
     LOG_NORMAL,
     LOG_NORMAL_DOUBLE,
-    POISSON
+    POISSON,
+    LONG_BITS
 };
-constexpr uint32_t KINDS = POISSON + 1;
+constexpr uint32_t KINDS = LONG_BITS + 1;
 constexpr uint64_t bytes_of(uint32_t kind) {
-    return kind == UNIFORM_DOUBLE || kind == NORMAL_DOUBLE || kind == LOG_NORMAL_DOUBLE ? 8 : 4;
+    return kind == UNIFORM_DOUBLE || kind == NORMAL_DOUBLE || kind == LOG_NORMAL_DOUBLE || kind == LONG_BITS
+               ? 8
+               : 4;
 }
 constexpr uint64_t MOST_NUMBERS = uint64_t{1} << 40;
 
@@ -47,9 +67,13 @@ constexpr uint64_t MOST_NUMBERS = uint64_t{1} << 40;
 struct GeneratorSettings {
     int64_t type = XORWOW, ordering = 100;
     uint64_t seed = 0, offset = 0, epoch = 0;
+    // A quasirandom generator has no seed; in its place stands how many dimensions there are.
+    uint64_t dimensions() const { return seed; }
 };
 struct Generator : GeneratorSettings {
-    uint64_t position = 0;  // numbers of 32 bits since the epoch began; beside the simulated GPU
+    // Numbers of 32 bits since the epoch began, or points where they are quasirandom; beside the simulated
+    // GPU.
+    uint64_t position = 0;
 };
 // One call's own words: where to, how many, and the parameters of the distribution.
 struct Order {

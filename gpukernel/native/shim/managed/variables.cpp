@@ -96,7 +96,6 @@ using namespace gpukernel::shim;
 CUresult CUDAAPI cuLibraryGetManaged(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) {
     GPUKERNEL_CURRENT(connection);
     if (!name || !library || (!dptr && !bytes)) return CUDA_ERROR_INVALID_VALUE;
-    if (several_devices())
-        if (CUresult error = name_there(*connection, library); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(*connection, library); error != CUDA_SUCCESS) return error;
     return variable(*connection, library, name, dptr, bytes);
 }

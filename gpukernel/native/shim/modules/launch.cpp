@@ -107,8 +107,7 @@ bool read_attribute(CUlaunchAttributeID id, const CUlaunchAttributeValue& value,
 
 CUresult pack(Connection& connection, KernelCall& call, void** params, void** extra) {
     if (!call.named) call.named = call.function;
-    if (several_devices())
-        if (CUresult error = name_there(connection, call.function); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(connection, call.function); error != CUDA_SUCCESS) return error;
     if (CUresult error = layout_of(connection, call.function, call.layout); error != CUDA_SUCCESS)
         return error;
     call.block.resize(call.layout->bytes);
@@ -128,8 +127,7 @@ CUresult gpukernel::libcuda::launch(const void* function, const LaunchShape& sha
     if (!mode_of(shape, mode)) return CUDA_ERROR_INVALID_CLUSTER_SIZE;
     GPUKERNEL_CURRENT(connection);
     const void* const named = function;
-    if (several_devices())
-        if (CUresult error = name_there(*connection, function); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(*connection, function); error != CUDA_SUCCESS) return error;
     if (capturing()) {
         KernelCall call{function, {}, shape.shared_bytes, mode, nullptr, {}, named};
         std::memcpy(call.shape, shape.sides, sizeof call.shape);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "shim/managed/managed.h"
 #include "shim/modules/modules.h"
@@ -29,9 +30,20 @@ struct Library {
     std::map<std::string, std::unique_ptr<Kernel>, std::less<>> kernels;
 };
 
+// What a worker calls libraries and kernels is found out by one thread at a time for each device, with the
+// device's `loading` held; libraries end with all devices' held.  `mutex` is that of the maps and is never
+// held over a request, so that a worker that does not answer holds up nobody on another device.
 std::mutex mutex;
+std::map<const Connection*, std::mutex> loading_mutexes;
 std::map<const void*, std::unique_ptr<Library>> libraries;
 std::map<const void*, Kernel*> kernels;
+
+std::unique_lock<std::mutex> loading(const Connection& connection) {
+    std::unique_lock lock(mutex);
+    std::mutex& its = loading_mutexes[&connection];
+    lock.unlock();
+    return std::unique_lock(its);
+}
 
 template <class Value>
 Value* in(const std::map<const void*, Value*>& all, const void* handle) {
@@ -43,29 +55,37 @@ Library* library_of(const void* handle) {
     return found == libraries.end() ? nullptr : found->second.get();
 }
 
+// Whether the device's worker has a name of a library or kernel already.
+bool known(const Connection& connection, const Names& names, uint64_t& name) {
+    std::lock_guard lock(mutex);
+    const auto found = names.find(&connection);
+    if (found == names.end()) return false;
+    name = found->second;
+    return true;
+}
+void remember(const Connection& connection, Names& names, uint64_t name) {
+    std::lock_guard lock(mutex);
+    names[&connection] = name;
+}
+
+// While the device's `loading` is held.
 CUresult name_of(Connection& connection, Library& library, uint64_t& name) {
-    if (const auto known = library.names.find(&connection); known != library.names.end()) {
-        name = known->second;
-        return CUDA_SUCCESS;
-    }
+    if (known(connection, library.names, name)) return CUDA_SUCCESS;
     if (CUresult error = load_library_on(connection, library.image.data(), {}, name); error != CUDA_SUCCESS)
         return error;
-    library.names[&connection] = name;
+    remember(connection, library.names, name);
     return CUDA_SUCCESS;
 }
 
 CUresult name_of(Connection& connection, Kernel& kernel, uint64_t& name) {
-    if (const auto known = kernel.names.find(&connection); known != kernel.names.end()) {
-        name = known->second;
-        return CUDA_SUCCESS;
-    }
+    if (known(connection, kernel.names, name)) return CUDA_SUCCESS;
     uint64_t library = 0;
     if (CUresult error = name_of(connection, *kernel.library, library); error != CUDA_SUCCESS) return error;
     Request request(connection, DriverCall::cuLibraryGetKernel);
     request.put(library);
     request.text(kernel.name);
     if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;
-    kernel.names[&connection] = name = request.get<uint64_t>();
+    remember(connection, kernel.names, name = request.get<uint64_t>());
     return CUDA_SUCCESS;
 }
 
@@ -80,9 +100,26 @@ CUkernel named_kernel(Connection& connection, Library& library, const std::strin
     return reinterpret_cast<CUkernel>(kernel.get());
 }
 
+Kernel* kernel_of(const void* handle) { return in(kernels, handle); }
+
 template <class Handle, class Object>
-CUresult replace(Connection& connection, Handle& handle, Object* object) {
-    if (!object) return CUDA_SUCCESS;
+CUresult replace(Connection& connection, Handle& handle, Object* (*find)(const void*)) {
+    std::unique_lock lock(mutex);
+    const auto replaced = [&] {
+        Object* const object = find(handle);
+        if (!object) return true;
+        const auto found = object->names.find(&connection);
+        if (found == object->names.end()) return false;
+        handle = reinterpret_cast<Handle>(found->second);
+        return true;
+    };
+    if (replaced()) return CUDA_SUCCESS;
+    lock.unlock();
+    const auto held = loading(connection);
+    lock.lock();
+    if (replaced()) return CUDA_SUCCESS;
+    Object* const object = find(handle);
+    lock.unlock();
     uint64_t name = 0;
     if (CUresult error = name_of(connection, *object, name); error != CUDA_SUCCESS) return error;
     handle = reinterpret_cast<Handle>(name);
@@ -90,21 +127,17 @@ CUresult replace(Connection& connection, Handle& handle, Object* object) {
 }
 }  // namespace
 
-CUresult name_there(Connection& connection, CUlibrary& library) {
-    std::lock_guard lock(mutex);
-    return replace(connection, library, library_of(library));
+CUresult replace_name(Connection& connection, CUlibrary& library) {
+    return replace(connection, library, library_of);
 }
-CUresult name_there(Connection& connection, CUkernel& kernel) {
-    std::lock_guard lock(mutex);
-    return replace(connection, kernel, in(kernels, kernel));
+CUresult replace_name(Connection& connection, CUkernel& kernel) {
+    return replace(connection, kernel, kernel_of);
 }
-CUresult name_there(Connection& connection, CUfunction& function) {
-    std::lock_guard lock(mutex);
-    return replace(connection, function, in(kernels, function));
+CUresult replace_name(Connection& connection, CUfunction& function) {
+    return replace(connection, function, kernel_of);
 }
-CUresult name_there(Connection& connection, const void*& function) {
-    std::lock_guard lock(mutex);
-    return replace(connection, function, in(kernels, function));
+CUresult replace_name(Connection& connection, const void*& function) {
+    return replace(connection, function, kernel_of);
 }
 
 CUlibrary named_library(Connection& connection, uint64_t handle, std::string_view image) {
@@ -127,6 +160,7 @@ CUresult name_kernels(Connection& connection, CUlibrary library, CUkernel* found
 }
 
 void forget_names(const Connection& connection) {
+    const auto held = loading(connection);
     std::lock_guard lock(mutex);
     for (const auto& [handle, library] : libraries) {
         library->names.erase(&connection);
@@ -135,36 +169,45 @@ void forget_names(const Connection& connection) {
 }
 
 std::optional<CUresult> process_cuLibraryUnload(Connection&, CUlibrary library) {
-    std::lock_guard lock(mutex);
-    Library* const of = library_of(library);
-    if (!of) return std::nullopt;
+    std::vector<std::unique_lock<std::mutex>> held;
+    for (const auto& device : process()->devices) held.push_back(loading(device->connection));
+    std::unique_lock lock(mutex);
+    const auto found = libraries.find(library);
+    if (found == libraries.end()) return std::nullopt;
+    const std::unique_ptr<Library> ended = std::move(found->second);
+    libraries.erase(found);
+    for (const auto& [name, kernel] : ended->kernels) kernels.erase(kernel.get());
+    lock.unlock();
     CUresult first = CUDA_SUCCESS;
     for (const auto& device : process()->devices) {
-        const auto known = of->names.find(&device->connection);
-        if (known == of->names.end()) continue;
+        const auto named = ended->names.find(&device->connection);
+        if (named == ended->names.end()) continue;
         if (has_managed())
-            managed_cuLibraryUnload(device->connection, reinterpret_cast<CUlibrary>(known->second));
+            managed_cuLibraryUnload(device->connection, reinterpret_cast<CUlibrary>(named->second));
         Request request(device->connection, DriverCall::cuLibraryUnload);
-        request.put(known->second);
+        request.put(named->second);
         if (CUresult error = request.send(); first == CUDA_SUCCESS) first = error;
     }
-    for (const auto& [name, kernel] : of->kernels) kernels.erase(kernel.get());
-    libraries.erase(library);
     return first;
 }
 
 std::optional<CUresult> process_cuLibraryGetKernel(Connection& connection, CUkernel* kernel,
                                                    CUlibrary library, const char* name) {
-    std::lock_guard lock(mutex);
+    const auto held = loading(connection);
+    std::unique_lock lock(mutex);
     Library* const of = library_of(library);
     if (!of) return std::nullopt;
     Kernel asked{of, name, {}};
+    const auto there = of->kernels.find(asked.name);
+    if (there != of->kernels.end()) {
+        if (kernel) *kernel = reinterpret_cast<CUkernel>(there->second.get());
+        return CUDA_SUCCESS;
+    }
+    lock.unlock();
     uint64_t handle = 0;
-    if (const auto known = of->kernels.find(asked.name); known == of->kernels.end())
-        if (CUresult error = name_of(connection, asked, handle); error != CUDA_SUCCESS) return error;
-    if (kernel)
-        *kernel = handle ? named_kernel(connection, *of, asked.name, handle)
-                         : reinterpret_cast<CUkernel>(of->kernels.find(asked.name)->second.get());
+    if (CUresult error = name_of(connection, asked, handle); error != CUDA_SUCCESS) return error;
+    lock.lock();
+    if (kernel) *kernel = named_kernel(connection, *of, asked.name, handle);
     return CUDA_SUCCESS;
 }
 

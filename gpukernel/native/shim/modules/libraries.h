@@ -12,12 +12,17 @@
 
 namespace gpukernel::shim {
 
-// Replace a library, a kernel, or a function that may be a kernel, by the worker's name for it; a stray
-// handle stays.
-CUresult name_there(Connection& connection, CUlibrary& library);
-CUresult name_there(Connection& connection, CUkernel& kernel);
-CUresult name_there(Connection& connection, CUfunction& function);
-CUresult name_there(Connection& connection, const void*& function);
+// Replace a library, a kernel, or a function that may be a kernel, of a process of several devices by the
+// worker's name for it; a stray handle stays.
+CUresult replace_name(Connection& connection, CUlibrary& library);
+CUresult replace_name(Connection& connection, CUkernel& kernel);
+CUresult replace_name(Connection& connection, CUfunction& function);
+CUresult replace_name(Connection& connection, const void*& function);
+// The same, in a process of one device nothing.
+template <class Handle>
+CUresult name_there(Connection& connection, Handle& handle) {
+    return several_devices() ? replace_name(connection, handle) : CUDA_SUCCESS;
+}
 
 // Returns the process's name of a library that the worker has loaded as `handle`.
 CUlibrary named_library(Connection& connection, uint64_t handle, std::string_view image);

@@ -157,8 +157,7 @@ CUresult CUDAAPI cuLibraryEnumerateKernels(CUkernel* kernels, unsigned int numKe
 CUresult CUDAAPI cuFuncGetName(const char** name, CUfunction hfunc) {
     GPUKERNEL_CURRENT(connection);
     if (!name) return CUDA_ERROR_INVALID_VALUE;
-    if (several_devices())
-        if (CUresult error = name_there(*connection, hfunc); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(*connection, hfunc); error != CUDA_SUCCESS) return error;
     std::shared_ptr<const Layout> layout;
     CUresult result = layout_of(*connection, hfunc, layout);
     if (result == CUDA_SUCCESS) *name = layout->name.c_str();

@@ -14,8 +14,7 @@ namespace {
 CUresult cluster_occupancy(int* count, CUfunction function, const CUlaunchConfig* config, bool active) {
     GPUKERNEL_CURRENT(connection);
     if (!count || !config) return CUDA_ERROR_INVALID_VALUE;
-    if (several_devices())
-        if (CUresult error = name_there(*connection, function); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(*connection, function); error != CUDA_SUCCESS) return error;
     const gpukernel::libcuda::LaunchShape shape = gpukernel::libcuda::shape_of(*config);
     wire::Launch head{reinterpret_cast<uint64_t>(function), 0, {}, shape.shared_bytes, {}};
     std::memcpy(head.shape, shape.sides, sizeof head.shape);
@@ -56,8 +55,7 @@ CUresult CUDAAPI cuOccupancyMaxPotentialBlockSizeWithFlags(int* minGridSize, int
     if (blockSizeToDynamicSMemSize)
         return best_block_size(minGridSize, blockSize, func, blockSizeToDynamicSMemSize, blockSizeLimit,
                                flags);
-    if (several_devices())
-        if (CUresult error = name_there(*connection, func); error != CUDA_SUCCESS) return error;
+    if (CUresult error = name_there(*connection, func); error != CUDA_SUCCESS) return error;
     Request request(*connection, wire::BestBlockSizeRequest{reinterpret_cast<uint64_t>(func), dynamicSMemSize,
                                                             blockSizeLimit});
     if (CUresult error = request.send(); error != CUDA_SUCCESS) return error;

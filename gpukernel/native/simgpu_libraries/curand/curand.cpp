@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "simgpu_libraries/curand/bits.h"
+#include "simgpu_libraries/curand/quasi.h"
 #include "simgpu_libraries/device_work.h"
 
 namespace gpukernel::libraries::curand {
@@ -77,7 +78,7 @@ void write(Kind kind, const Order& order, uint64_t first, uint64_t count, const 
                 put(order.to, at,
                     poisson(order.mean, seed ^ (static_cast<uint64_t>(bits[2 * i]) << 32 | bits[2 * i + 1])));
                 break;
-            default: {
+            default: {  // quasirandom generators alone have LONG_BITS
                 const bool wide = kind == NORMAL_DOUBLE || kind == LOG_NORMAL_DOUBLE;
                 const bool exponential = kind == LOG_NORMAL || kind == LOG_NORMAL_DOUBLE;
                 const uint64_t even = i & ~uint64_t{1};
@@ -89,6 +90,59 @@ void write(Kind kind, const Order& order, uint64_t first, uint64_t count, const 
             }
         }
     }
+}
+void write_quasi(Kind kind, const Order& order, uint64_t at,
+                 const simgpu_libraries::curand::QuasiNumber& number) {
+    const bool wide = kind == NORMAL_DOUBLE || kind == LOG_NORMAL_DOUBLE;
+    switch (kind) {
+        case BITS:
+            return put(order.to, at, number.half());
+        case LONG_BITS:
+            return put(order.to, at, number.point);
+        case UNIFORM:
+            return put(order.to, at, number.uniform());
+        case UNIFORM_DOUBLE:
+            return put(order.to, at, number.uniform_double());
+        case POISSON:
+            return put(order.to, at,
+                       simgpu_libraries::curand::poisson_quantile(order.mean, number.middle(true)));
+        default: {
+            double value =
+                order.mean + order.deviation * simgpu_libraries::curand::normal_quantile(number.middle(wide));
+            if (kind == LOG_NORMAL || kind == LOG_NORMAL_DOUBLE) value = std::exp(value);
+            wide ? put(order.to, at, value) : put(order.to, at, static_cast<float>(value));
+        }
+    }
+}
+
+// The numbers of one dimension stand together, those of the next behind them.
+int generate_quasi(StreamHandle& handle, Generator& generator, Kind kind, const Order& order) {
+    const GeneratorSettings settings = generator;
+    const uint64_t points = order.count / settings.dimensions(), begin = settings.offset + generator.position;
+    generator.position += points;
+    const auto piece = [=](uint64_t number, const Access& access) {
+        const uint64_t first = number * AT_ONCE, end = std::min(first + AT_ONCE, order.count);
+        access.check(order.to + first * bytes_of(kind), (end - first) * bytes_of(kind), true, "the output");
+        for (uint64_t at = first; at < end;) {
+            const auto dimension = static_cast<uint32_t>(at / points);
+            const bool scrambled = is_scrambled(settings.type), wide = is_long(settings.type);
+            const Directions directions =
+                scrambled ? scrambled_directions(dimension) : sobol_directions(dimension);
+            const uint64_t ones = wide ? ~uint64_t{0} : ~uint64_t{0} << 32, last = (dimension + 1) * points;
+            uint64_t index = begin + at % points;
+            uint64_t point = (wide ? sobol_point(directions, index)
+                                   : sobol_point(directions, static_cast<uint32_t>(index))) ^
+                             (scrambled ? scramble_constant(dimension) : 0);
+            for (; at < std::min(end, last); ++at) {
+                write_quasi(kind, order, at, {point & ones, wide});
+                const uint64_t zeros = ~index++, last_bit = wide ? 63 : 31;
+                point ^= directions[std::min<uint64_t>(
+                    zeros ? static_cast<uint64_t>(__builtin_ctzll(zeros)) : 63, last_bit)];
+            }
+        }
+    };
+    const char* const name = kind == LONG_BITS ? "curandGenerateLongLong" : "curandGenerate";
+    return status_of(submit(handle.stream, name, (order.count - 1) / AT_ONCE + 1, piece));
 }
 }  // namespace
 
@@ -107,6 +161,7 @@ int destroy(void* generator) {
 }
 
 int generate(StreamHandle& handle, Generator& generator, Kind kind, const Order& order) {
+    if (is_quasi(generator.type)) return generate_quasi(handle, generator, kind, order);
     const uint64_t each = bytes_of(kind) == 4 && kind != POISSON ? 1 : 2;  // numbers of 32 bits
     const GeneratorSettings settings = generator;
     const uint64_t begin = settings.offset + generator.position;

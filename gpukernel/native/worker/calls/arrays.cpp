@@ -112,6 +112,17 @@ bool rows_valid(const Lease& lease, CUdeviceptr at, uint64_t width, uint64_t hei
            !__builtin_add_overflow(bytes, width, &bytes) && lease.valid(at, bytes);
 }
 
+// As many of the bytes from an address on as are the lease's.
+uint64_t reach(const Lease& lease, CUdeviceptr at, uint64_t bytes) {
+    if (lease.valid(at, bytes)) return bytes;
+    uint64_t reached = 0;
+    for (uint64_t beyond = bytes; beyond - reached > 1;) {
+        const uint64_t middle = reached + (beyond - reached) / 2;
+        (lease.valid(at, middle) ? reached : beyond) = middle;
+    }
+    return reached;
+}
+
 // Replaces the program's handles in a description by the driver's.
 CUresult translate(Session& session, const CUDA_RESOURCE_DESC& asked, CUDA_RESOURCE_DESC& real) {
     real = asked;
@@ -127,9 +138,11 @@ CUresult translate(Session& session, const CUDA_RESOURCE_DESC& asked, CUDA_RESOU
                        ? CUDA_SUCCESS
                        : CUDA_ERROR_INVALID_HANDLE;
         case CU_RESOURCE_TYPE_LINEAR:
-            return session.lease().valid(asked.res.linear.devPtr, asked.res.linear.sizeInBytes)
-                       ? CUDA_SUCCESS
-                       : CUDA_ERROR_INVALID_VALUE;
+            // CUDA's driver takes one that is longer than the memory (a sample of NVIDIA's has that); here
+            // what lies beyond is not part of it, and reads as zero.
+            real.res.linear.sizeInBytes =
+                reach(session.lease(), asked.res.linear.devPtr, asked.res.linear.sizeInBytes);
+            return real.res.linear.sizeInBytes ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
         case CU_RESOURCE_TYPE_PITCH2D: {
             const auto& p = asked.res.pitch2D;
             uint64_t width;

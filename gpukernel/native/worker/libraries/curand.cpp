@@ -3,6 +3,7 @@
 
 #include "libraries/cublas/types.h"
 #include "libraries/curand/generator.h"
+#include "libraries/curand/sobol.h"
 #include "worker/libraries/libraries.h"
 #include "worker/session/session.h"
 
@@ -20,7 +21,8 @@ constexpr const char* NAMES[KINDS] = {"curandGenerate",
                                       "curandGenerateNormalDouble",
                                       "curandGenerateLogNormal",
                                       "curandGenerateLogNormalDouble",
-                                      "curandGeneratePoisson"};
+                                      "curandGeneratePoisson",
+                                      "curandGenerateLongLong"};
 
 template <class Function>
 Function find(const MathLibrary& library, const char* name) {
@@ -48,15 +50,21 @@ int apply(LibraryArguments& in, LibraryObject& object, const GeneratorSettings& 
         find<int (*)(void*, unsigned long long)>(library, "curandSetPseudoRandomGeneratorSeed");
     auto* const offset = find<int (*)(void*, unsigned long long)>(library, "curandSetGeneratorOffset");
     auto* const ordering = find<int (*)(void*, int)>(library, "curandSetGeneratorOrdering");
-    if (!stream || !seed || !offset || !ordering) return ARCH_MISMATCH;
-    if (!is_type(settings.type) || !is_ordering(settings.ordering)) return OUT_OF_RANGE;
+    auto* const dimensions =
+        find<int (*)(void*, unsigned)>(library, "curandSetQuasiRandomGeneratorDimensions");
+    const bool quasi = is_quasi(settings.type);
+    if (!stream || !seed || !offset || !ordering || !dimensions) return ARCH_MISMATCH;
+    if (!is_type(settings.type) || !is_ordering(settings.type, settings.ordering)) return OUT_OF_RANGE;
+    if (quasi && (!settings.dimensions() || settings.dimensions() > MOST_DIMENSIONS)) return OUT_OF_RANGE;
     if (object.stream != in.stream()) {
         if (const int status = stream(object.object, in.stream())) return status;
         object.stream = in.stream();
     }
     if (object.modes == settings.epoch) return SUCCESS;
-    if (const int status = seed(object.object, settings.seed)) return status;
-    if (settings.ordering != 100)
+    if (const int status = quasi ? dimensions(object.object, static_cast<unsigned>(settings.dimensions()))
+                                 : seed(object.object, settings.seed))
+        return status;
+    if (settings.ordering != 100 && !quasi)
         if (const int status = ordering(object.object, static_cast<int>(settings.ordering))) return status;
     if (settings.type != MT19937)
         if (const int status = offset(object.object, settings.offset)) return status;
