@@ -80,7 +80,9 @@ def _empty_and_remove(directory: Path) -> None:
 
 
 def _remove(directory: Path) -> None:
-    with contextlib.suppress(OSError):  # others are in it, or its processes die just now: the next agent removes it
+    with contextlib.suppress(
+        OSError
+    ):  # others are in it, or its processes die just now: the next agent removes it
         directory.rmdir()
 
 
