@@ -87,7 +87,10 @@ def _remove(directory: Path) -> None:
 
 
 def _folders(parent: Path) -> list[str]:
-    return [path.name for path in parent.iterdir() if path.is_dir()] if parent.exists() else []
+    try:
+        return [path.name for path in parent.iterdir() if path.is_dir()]
+    except FileNotFoundError:  # it went with the last of them, perhaps just now
+        return []
 
 
 class _Version2:
@@ -268,8 +271,9 @@ def _version_2(own: Path, mark: str) -> _Version2:
                 _write(own / "agent" / "cgroup.procs", pid)
         _write(parent / "cgroup.subtree_control", wanted)
         found = _Version2(parent / mark, wanted)
-        found.prepare()
-        _remove(parent / mark)
+        with _marked:
+            found.prepare()
+            _remove(parent / mark)
     except OSError as error:
         raise NoCgroups(f"{parent} may not be divided: {error.strerror}") from None
     return found
@@ -281,12 +285,13 @@ def _version_1(own: dict[str, Path], mark: str) -> _Version1:
         if controller in own:
             directory = own[controller] / mark
             try:
-                directory.mkdir(exist_ok=True)
+                with _marked:
+                    directory.mkdir(exist_ok=True)
+                    _remove(directory)
             except OSError as error:
                 if controller == "memory":
                     raise NoCgroups(f"{directory} cannot be made: {error.strerror}") from None
                 continue
-            _remove(directory)
             parents[controller] = directory
     if "memory" not in parents:
         raise NoCgroups("no hierarchy of cgroups has the controller memory")

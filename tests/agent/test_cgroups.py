@@ -5,6 +5,9 @@ Version 1 or 2 as this machine has it, with a real worker in it, is `tests/attac
 
 from __future__ import annotations
 
+import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -73,6 +76,47 @@ def test_nothing_is_left_of_a_state_directory_without_workers(tmp_path: Path) ->
         found.remove("lease-1")
         assert not any(folder.parent.exists() for folder in (*first, *second))
         assert list(found.names()) == []
+
+
+def test_groups_are_counted_while_the_last_one_goes(
+    mount: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = find_cgroups(tmp_path / "state")
+    found.create("lease-0", BOUNDS)
+    list_folder = Path.iterdir
+
+    def after_the_last(folder: Path) -> Iterator[Path]:
+        shutil.rmtree(folder)
+        return list_folder(folder)
+
+    monkeypatch.setattr(Path, "iterdir", after_the_last)
+    assert list(found.names()) == []
+
+
+def test_agents_of_one_state_directory_begin_while_workers_do(tmp_path: Path) -> None:
+    """On this machine's own groups: whoever looks which groups there are takes none from under a worker."""
+    try:
+        found = find_cgroups(tmp_path)
+    except NoCgroups as why:
+        pytest.skip(str(why))
+    ends = threading.Event()
+
+    def look() -> None:
+        while not ends.is_set():
+            find_cgroups(tmp_path)
+
+    others = [threading.Thread(target=look) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(200):
+            folders = found.create("lease-0", BOUNDS)[1]
+            assert all(folder.is_dir() for folder in folders)
+            found.remove("lease-0")
+    finally:
+        ends.set()
+        for other in others:
+            other.join()
 
 
 def test_where_memory_cannot_be_bounded_the_sentence_says_what_is_missing(

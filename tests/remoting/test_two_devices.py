@@ -223,10 +223,23 @@ print([word_of(i) for i in range(2)], code(d.cuLibraryUnload(library)))
     ) == ["[105, 111] 0"]
 
 
+def beside_a_stopped_worker(code: str) -> list[str]:
+    async def run() -> list[str]:
+        async with worker(secret="ab" * 32) as first, worker(secret="ab" * 32) as second:
+            stopped = f"import signal; STOPPED = {first.handle.pid}"
+            try:
+                done = await first.run(f"{BEGIN}{KERNELS}\n{stopped}\n{code}", second=second)
+            finally:
+                os.kill(first.handle.pid, signal.SIGCONT)
+            assert done.returncode == 0, done.stderr
+            return done.stdout.splitlines()
+
+    return asyncio.run(run())
+
+
 def test_a_worker_that_does_not_answer_holds_up_no_launch_on_the_other_device() -> None:
     """Each of two kernels is launched for the first time on the device that has yet to load its library."""
     code = """
-import signal
 use(1); late = ok(d.cuLibraryGetKernel(loaded(), b"store"))
 use(0); prompt = ok(d.cuLibraryGetKernel(loaded(), b"store"))
 os.kill(STOPPED, signal.SIGSTOP)
@@ -237,15 +250,18 @@ while open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2]
 use(1); stored(1, prompt, 2); print(word_of(1), thread.is_alive())
 os.kill(STOPPED, signal.SIGCONT); thread.join(); print(word_of(0))
 """
+    assert beside_a_stopped_worker(code) == ["7 True", "6"]
 
-    async def run() -> list[str]:
-        async with worker(secret="ab" * 32) as first, worker(secret="ab" * 32) as second:
-            stopped = f"STOPPED = {first.handle.pid}"
-            try:
-                done = await first.run(f"{BEGIN}{KERNELS}\n{stopped}\n{code}", second=second)
-            finally:
-                os.kill(first.handle.pid, signal.SIGCONT)
-            assert done.returncode == 0, done.stderr
-            return done.stdout.splitlines()
 
-    assert asyncio.run(run()) == ["7 True", "6"]
+def test_nor_does_the_end_of_a_library_that_such_a_worker_has() -> None:
+    code = """
+use(0); ended = loaded(); prompt = ok(d.cuLibraryGetKernel(loaded(), b"store"))
+os.kill(STOPPED, signal.SIGSTOP)
+begun = threading.Event()
+def end(): use(0); begun.set(); ok(d.cuLibraryUnload(ended))
+thread = threading.Thread(target=end, daemon=True); thread.start(); begun.wait()
+while open(f"/proc/self/task/{thread.native_id}/stat").read().rpartition(")")[2].split()[0] != "S": pass
+use(1); stored(1, prompt, 2); print(word_of(1), thread.is_alive())
+os.kill(STOPPED, signal.SIGCONT); thread.join(); print(code(d.cuLibraryUnload(ended)))
+"""
+    assert beside_a_stopped_worker(code) == ["7 True", "400"]

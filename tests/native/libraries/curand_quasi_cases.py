@@ -142,6 +142,19 @@ def numbers_are_those_of_nvidia_s_formulas() -> str:
 
 
 @case
+def the_largest_point_has_a_number_too() -> str:
+    last = 0x1FFFFFFFFFFFFF  # of 53 bits, and the index whose Gray code it is
+    for bits in (1, 2, 4, 8, 16, 32):
+        last ^= last >> bits
+    double = ctypes.c_double
+    got = quasi(SOBOL64, 1, last).take("curandGenerateNormalDouble", 1, np.float64, double(0), double(1))
+    if not 8 < got[0] < 9:
+        return f"a normal number is {got[0]}"
+    got = quasi(SOBOL64, 1, last).take("curandGeneratePoisson", 1, np.uint32, double(4))
+    return "" if 30 < got[0] < 50 else f"a number of Poisson's is {got[0]}"
+
+
+@case
 def poisson_numbers_are_quantiles() -> str:
     def one(mean: float) -> str:
         x = points(4000, 1, 1).reshape(-1) * 2.0**-32

@@ -178,6 +178,7 @@ std::optional<CUresult> process_cuLibraryUnload(Connection&, CUlibrary library) 
     libraries.erase(found);
     for (const auto& [name, kernel] : ended->kernels) kernels.erase(kernel.get());
     lock.unlock();
+    held.clear();  // nobody finds it any more
     CUresult first = CUDA_SUCCESS;
     for (const auto& device : process()->devices) {
         const auto named = ended->names.find(&device->connection);

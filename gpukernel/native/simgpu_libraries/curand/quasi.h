@@ -35,7 +35,8 @@ inline uint32_t poisson_quantile(double mean, double p) {
     for (double k = begin, part = most; k > 0 && part > below * 1e-18; --k) below += part *= k / mean;
     double k = begin, part = most;
     while (k > 0 && p <= below) part *= k-- / mean, below -= part;
-    while (p > below + part && part > 0) below += part, part *= mean / ++k;
+    // Where the sum no longer grows, what is missing from `p` is rounding.
+    while (p > below + part && below + part > below) below += part, part *= mean / ++k;
     return static_cast<uint32_t>(k);
 }
 
@@ -48,9 +49,10 @@ struct QuasiNumber {
     double uniform_double() const {
         return wide ? static_cast<double>(point >> 11) * 0x1p-53 + 0x1p-54 : half() * 0x1p-32 + 0x1p-32;
     }
-    // In the middle of the numbers that have the same bits.
+    // In the middle of the numbers that have the same bits; the last one's would be rounded to 1, which no
+    // part of the numbers is.
     double middle(bool twice) const {
-        return wide && twice ? static_cast<double>(point >> 11) * 0x1p-53 + 0x1p-54
+        return wide && twice ? std::fmin(static_cast<double>(point >> 11) * 0x1p-53 + 0x1p-54, 1 - 0x1p-53)
                              : half() * 0x1p-32 + 0x1p-33;
     }
 };
