@@ -35,6 +35,7 @@ VECTORS = [
 BOTH = (
     "test_avx2",
     "test_composed",
+    "test_drawn_memory",
     "test_exchange",
     "test_lines",
     "test_programs",
