@@ -72,8 +72,9 @@ def _write(path: Path, text: str) -> None:
 
 def _empty_and_remove(directory: Path) -> None:
     with contextlib.suppress(OSError, ValueError):
-        for pid in (directory / "cgroup.procs").read_text().split():
-            os.kill(int(pid), signal.SIGKILL)
+        for pid in map(int, (directory / "cgroup.procs").read_text().split()):
+            if pid:  # 0 is a process that this one's namespace does not show, and to `kill` its own group
+                os.kill(pid, signal.SIGKILL)
     with _marked:
         _remove(directory)
         _remove(directory.parent)
