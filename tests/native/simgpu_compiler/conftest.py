@@ -139,3 +139,9 @@ def tiers(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
 @pytest.fixture
 def nvrtc() -> Callable[..., str]:
     return compile_cuda
+
+
+def beside_the_array(text: str) -> str:
+    """Write addresses as distances from the last one, where the array begins: where that is, is each process's own."""
+    addresses = re.findall("0x[0-9a-f]+", text)
+    return re.sub("0x[0-9a-f]+", lambda one: f"{int(one[0], 16) - int(addresses[-1], 16):+d}", text)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import eventually
-from tests.native.simgpu_compiler.conftest import Tiers
+from tests.native.simgpu_compiler.conftest import Tiers, beside_the_array
 from tests.native.simgpu_exec import fault
 
 PATHS = (Path(__file__).parent / "cases" / "paths.ptx").read_text()
@@ -102,7 +102,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_told_by_the_same_address_thread_and_line(nvrtc: Any, tmp_path: Path, name: str) -> None:
+def test_a_fault_is_told_by_the_same_place_thread_and_line(nvrtc: Any, tmp_path: Path, name: str) -> None:
     path = tmp_path / "k.ptx"
     path.write_text(nvrtc(KERNEL + FAULTS[name], "--generate-line-info"))
     said = []
@@ -118,7 +118,9 @@ def test_a_fault_is_told_by_the_same_address_thread_and_line(nvrtc: Any, tmp_pat
             timeout=120,
         )
         assert (": compiled: " in done.stderr) == (tier == "compiled")
-        lines = [line for line in done.stdout.splitlines() if line.startswith("gpukernel: ")]
+        lines = [
+            beside_the_array(line) for line in done.stdout.splitlines() if line.startswith("gpukernel: ")
+        ]
         said.append((lines, done.stdout.splitlines()[-1]))
     assert said[0] == said[1]
     assert "by thread (" in said[0][0][0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.native.simgpu_compiler.conftest import Tiers
+from tests.native.simgpu_compiler.conftest import Tiers, beside_the_array
 from tests.native.simgpu_compiler.test_programs import ENDLESS
 from tests.native.simgpu_exec import fault
 
@@ -115,12 +114,6 @@ BODIES = {
 }  # fmt: skip
 STEPS = {"lines": 4, "pairs": 8, "each its own": 0, "one of them far": 0, "one for all": 0}
 BEGINS = (0, 64, 128, 2048, 2816, 3072, 3328, 3584, 3968, 4096, -1024, 1026, 3588)
-
-
-def beside_the_array(text: str) -> str:
-    """Write addresses as distances from the last one, where the array begins: where that is, is each process's own."""
-    addresses = re.findall("0x[0-9a-f]+", text)
-    return re.sub("0x[0-9a-f]+", lambda one: f"{int(one[0], 16) - int(addresses[-1], 16):+d}", text)
 
 
 @pytest.mark.parametrize("name", BODIES)
