@@ -124,7 +124,7 @@ class Drawing:
 
     @contextmanager
     def _scope(self, same_flow: bool) -> Iterator[None]:
-        """What is written for the first time inside is not known behind."""
+        """Leave out behind it what was written inside for the first time."""
         kept = {kind: [list(pool) for pool in pools] for kind, pools in self.pools.items()}
         flow, self.same_flow = self.same_flow, self.same_flow and same_flow
         yield
