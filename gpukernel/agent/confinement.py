@@ -67,6 +67,9 @@ OWN_BYTES = 256 << 20
 
 PROBE_SECONDS = 60
 MIB = 2**20
+MPS_CONTEXT_MIB = 1024
+"""What MPS leaves a worker above its cap.  A client's limit counts what NVIDIA's driver takes for the context, which no slice is charged
+for: 514 MiB on an H200 (driver 580.159, 2026-11-27), and a context fails where the limit is less."""
 
 
 class ConfinementImpossible(Exception):
@@ -370,10 +373,10 @@ def mps_directory() -> Path | None:
 
 
 def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str]:
-    """Return what has MPS bound a worker's memory on its only device below its cap; empty without MPS."""
+    """Return what has MPS bound a worker's memory on its only device, its context's included; empty without MPS."""
     if inventory.simulated or mps_directory() is None:
         return {}
-    return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={-(-memory_bytes // MIB)}M"}
+    return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={-(-memory_bytes // MIB) + MPS_CONTEXT_MIB}M"}
 
 
 def _closed_to_others(state: Path) -> Path | None:

@@ -1,6 +1,38 @@
 #include "libraries/client.h"
 
+#include <mutex>
+#include <unordered_map>
+
 namespace gpukernel::libraries {
+
+namespace {
+// Answers by their questions; all are forgotten when they are too many.
+class Remembered {
+  public:
+    static Remembered& all() {
+        static auto* const only = new Remembered;  // threads may be inside at exit
+        return *only;
+    }
+    bool find(const std::string& question, std::string& answer) {
+        std::lock_guard lock(mutex_);
+        const auto it = answers_.find(question);
+        if (it == answers_.end()) return false;
+        answer = it->second;
+        return true;
+    }
+    void keep(std::string question, std::string answer) {
+        std::lock_guard lock(mutex_);
+        if ((bytes_ += question.size() + answer.size()) > MOST_BYTES) answers_.clear(), bytes_ = 0;
+        answers_.insert_or_assign(std::move(question), std::move(answer));
+    }
+
+  private:
+    static constexpr size_t MOST_BYTES = 4 << 20;
+    std::mutex mutex_;
+    std::unordered_map<std::string, std::string> answers_;
+    size_t bytes_ = 0;
+};
+}  // namespace
 
 const Port* port() {
     static const Port* const found = [] {
@@ -31,6 +63,22 @@ CUresult ask(const PortCall& call, bool waits, const char* name, int32_t& status
         return result;
     }
     if (small && got) std::memcpy(outputs, sentence, got = std::min(got, size));
+    return result;
+}
+
+CUresult ask_once(const PortCall& call, const char* name, int32_t& status, void* outputs, size_t size,
+                  size_t& got) {
+    std::string question(reinterpret_cast<const char*>(call.arguments), call.words * sizeof *call.arguments);
+    for (const uint32_t number : {call.library, call.function})
+        question.append(reinterpret_cast<const char*>(&number), sizeof number);
+    std::string answer;
+    if (Remembered::all().find(question, answer) && answer.size() <= size) {
+        std::memcpy(outputs, answer.data(), got = answer.size());
+        return status = 0, CUDA_SUCCESS;
+    }
+    const CUresult result = ask(call, false, name, status, outputs, size, got);
+    if (result == CUDA_SUCCESS && !status)
+        Remembered::all().keep(std::move(question), {static_cast<const char*>(outputs), got});
     return result;
 }
 

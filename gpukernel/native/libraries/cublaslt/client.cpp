@@ -72,7 +72,7 @@ class Call {
         int32_t status = 0;
         size_t got = 0;
         const PortCall call{LIBRARY, function, nullptr, words_.data(), words_.count()};
-        const CUresult error = libraries::ask(call, false, name, status, found, sizeof found, got);
+        const CUresult error = ask_once(call, name, status, found, sizeof found, got);
         if (error != CUDA_SUCCESS || status) return error == CUDA_SUCCESS ? status : status_of(error);
         count = std::min(static_cast<int>(got / sizeof *found), most);
         std::copy_n(found, count, results);

@@ -1,6 +1,7 @@
 // cuDNN in the user's program: each call becomes data, and travels in the order of its handle's stream.
 #include "libraries/cudnn/client.h"
 
+#include <atomic>
 #include <bit>
 #include <cstring>
 #include <memory>
@@ -45,11 +46,11 @@ int ask_words(const Handle& handle, uint32_t function, const char* name, const s
               std::vector<int64_t>& answer) {
     if (port()->current_device() != handle.device) return BAD_PARAM;
     const PortCall call{LIBRARY, function, nullptr, words.data(), words.size()};
-    answer.assign(MOST_ANSWER / sizeof(int64_t), 0);
+    const std::unique_ptr<int64_t[]> room(new int64_t[MOST_ANSWER / sizeof(int64_t)]);  // no byte is touched
     int32_t status = 0;
     size_t got = 0;
-    const CUresult error = ask(call, false, name, status, answer.data(), MOST_ANSWER, got);
-    answer.resize(got / sizeof(int64_t));
+    const CUresult error = ask(call, false, name, status, room.get(), MOST_ANSWER, got);
+    answer.assign(room.get(), room.get() + got / sizeof(int64_t));
     return error == CUDA_SUCCESS ? status_in(status) : status_of(error);
 }
 
@@ -97,13 +98,18 @@ class Call {
     }
 
     int queue() { return status_ ? status_ : queue_words(*handle_, function_, words_); }
-    int ask() {
+    int ask() {  // for the size of something, which these words say
         if (status_) return status_;
-        std::vector<int64_t> answer;
-        const int status = ask_words(*handle_, function_, name_, words_, answer);
-        if (!status && answer.size() != 1) return INTERNAL_ERROR;
-        if (!status) std::memcpy(result_, answer.data(), sizeof answer[0]);
-        return status;
+        if (port()->current_device() != handle_->device) return BAD_PARAM;
+        const PortCall call{LIBRARY, function_, nullptr, words_.data(), words_.size()};
+        int64_t answer = 0;
+        int32_t status = 0;
+        size_t got = 0;
+        if (const CUresult error = ask_once(call, name_, status, &answer, sizeof answer, got))
+            return status_of(error);
+        if (!status && got != sizeof answer) return INTERNAL_ERROR;
+        if (!status) std::memcpy(result_, &answer, sizeof answer);
+        return status_in(status);
     }
 
   private:
@@ -115,6 +121,10 @@ class Call {
     std::vector<uint64_t> words_;
 };
 }  // namespace
+
+namespace {
+std::atomic<size_t> served{0};  // the version of the server's library, once a handle's answer has brought it
+}
 
 GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     if (!handle) return BAD_PARAM;
@@ -128,6 +138,7 @@ GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     std::vector<int64_t> answer;
     if (const int status = ask_words(*own, CREATE, "cudnnCreate", {own->name}, answer))
         return status == EXECUTION_FAILED ? NOT_INITIALIZED : status;
+    if (answer.size() == 1) served = static_cast<size_t>(answer[0]);
     *handle = keep_handle(own.release());
     return SUCCESS;
 }
@@ -142,6 +153,12 @@ GPUKERNEL_EXPORT int cudnnDestroy(void* handle) {
     bool captured;
     port()->queue(&call, &captured);
     return SUCCESS;
+}
+
+size_t version() {
+    void* handle = nullptr;
+    if (!served && port() && port()->current_device() >= 0 && !cudnnCreate(&handle)) cudnnDestroy(handle);
+    return served ? served.load() : OWN_VERSION;
 }
 
 #include "cudnn_client.inc"

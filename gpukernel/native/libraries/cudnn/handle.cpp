@@ -12,9 +12,6 @@ const int NOT_SUPPORTED_STATUS = cudnn::NOT_SUPPORTED;
 namespace gpukernel::libraries::cudnn {
 
 namespace {
-// cudnn_version.h's numbers of the release whose names this library exports.
-constexpr int MAJOR_VERSION = 9, MINOR_VERSION = 10, PATCH_LEVEL = 2;
-
 thread_local std::string last_error;
 }  // namespace
 
@@ -61,15 +58,13 @@ GPUKERNEL_EXPORT int cudnnGetStream(void* handle, void** stream) {
     return SUCCESS;
 }
 
-GPUKERNEL_EXPORT size_t cudnnGetVersion() {
-    return MAJOR_VERSION * 10000 + MINOR_VERSION * 100 + PATCH_LEVEL;
-}
+GPUKERNEL_EXPORT size_t cudnnGetVersion() { return version(); }
 GPUKERNEL_EXPORT size_t cudnnGetMaxDeviceVersion() { return 1210; }
 GPUKERNEL_EXPORT size_t cudnnGetCudartVersion() { return 12090; }
 GPUKERNEL_EXPORT int cudnnGetProperty(int type, int* value) {
-    constexpr int versions[] = {MAJOR_VERSION, MINOR_VERSION, PATCH_LEVEL};
     if (!value || type < 0 || type > 2) return BAD_PARAM;
-    *value = versions[type];
+    const auto number = static_cast<int>(version());
+    *value = type == 0 ? number / 10000 : type == 1 ? number / 100 % 100 : number % 100;
     return SUCCESS;
 }
 

@@ -52,6 +52,8 @@ int execute(Handle& handle, const Node& plan, const Pack& pack) {
     return run({handle, "cudnnBackendExecute"}, *static_cast<const Program*>(plan.own.get()), pack);
 }
 
+size_t version() { return OWN_VERSION; }
+
 GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     if (!handle) return BAD_PARAM;
     *handle = nullptr;

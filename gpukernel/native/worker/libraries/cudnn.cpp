@@ -31,13 +31,16 @@ class Numbers {  // of an answer
     std::vector<char>& outputs_;
 };
 
-int create(LibraryArguments&, MathLibrary& library, LibraryObject& object) {
+int create(LibraryArguments& in, MathLibrary& library, LibraryObject& object) {
+    auto* const version = reinterpret_cast<size_t (*)()>(library.function("cudnnGetVersion"));
     auto* const make = reinterpret_cast<int (*)(void**)>(library.function("cudnnCreate"));
     object.destroy = reinterpret_cast<int (*)(void*)>(library.function("cudnnDestroy"));
-    if (!make || !object.destroy) return NOT_INITIALIZED;
+    if (!version || !make || !object.destroy) return NOT_INITIALIZED;
     const int status = make(&object.object);
-    if (!status) object.extra = std::make_shared<Plans>();
-    return status;
+    if (status) return status;
+    object.extra = std::make_shared<Plans>();
+    Numbers(in.outputs()).add(static_cast<int64_t>(version()));
+    return SUCCESS;
 }
 
 int set_stream(LibraryArguments& in) {
