@@ -34,6 +34,10 @@ SIMULATED_FLAGS = {
 }
 """XLA's flags on simulated devices, where the program does not give them itself."""
 
+BLOCKING_VARIABLE = "CUDA_LAUNCH_BLOCKING"
+"""Where it is 1, XLA measures a candidate's time without a kernel before it that waits for what the program writes meanwhile.  On a slice
+that kernel ends by its own clock (decision 0018): 100 ms for each of a network's thousand candidates.  A slice's launches do not heed it."""
+
 
 def initialize() -> None:
     """Let JAX take the slice's lease file for a device file, and on simulated devices have it run this package's ``ptxas``."""
@@ -46,6 +50,7 @@ def initialize() -> None:
     if isinstance(files, list) and there not in files:
         files.append(there)
     _add_flags(FLAGS)
+    os.environ.setdefault(BLOCKING_VARIABLE, "1")
     assembler = Path(os.environ.get(ASSEMBLER_VARIABLE, ""))
     own = assembler.parent / "bin" / "ptxas"
     if os.environ.get(SIMULATED_VARIABLE) != "1" or "CUDA_ROOT" in os.environ or not own.exists():

@@ -25,7 +25,7 @@ NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 Execute = Callable[[str | nbformat.NotebookNode, Framework], nbformat.NotebookNode]
 """Executes a notebook, or the one of `NOTEBOOKS` of a name, with a framework's packages in the kernel that it names, on a slice of 0.02."""
 Run = Callable[..., str]
-"""Runs a program of `PROGRAMS` with words on a slice, and returns what it prints; without ``share`` off any slice."""
+"""Runs a program of `PROGRAMS` with words on a slice, and returns what it prints; without ``share`` off any slice, and with more variables in its environment."""
 
 
 def site_of(framework: Framework) -> Path:
@@ -51,14 +51,15 @@ def h100() -> Iterator[EmbeddedPool]:
 
 
 def runs(site: Path, pool: EmbeddedPool, devices: int = 1) -> Run:
-    def run(program: str, *words: str, share: str = "0.1") -> str:
+    def run(program: str, *words: str, share: str = "0.1", **variables: str) -> str:
         command = [sys.executable, str(PROGRAMS / f"{program}.py"), *words]
         if share:
             slices = ["-n", str(devices), "-p", share]
             command = [sys.executable, "-m", "gpukernel.cli", "run", *slices, "--", *command]
-        environment = {**pool.environment, "PYTHONPATH": str(site)}
+        environment = {**pool.environment, "PYTHONPATH": str(site), **variables}
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+        assert "Delay kernel timed out" not in done.stderr
         return done.stdout
 
     return run

@@ -35,6 +35,13 @@ def test_convolutions_pooling_and_a_training_give_what_the_cpu_gives(on_jax: Run
     assert found["losses"][-1] < found["losses"][0] - 0.2
 
 
+def test_candidates_are_measured_without_a_kernel_that_waits_for_the_program(on_jax: Run) -> None:
+    found = json.loads(
+        on_jax("jax_convolutions", share="0.25", XLA_FLAGS="--xla_gpu_autotune_level=4").splitlines()[-1]
+    )
+    assert found["failed"] == {}
+
+
 def test_a_transformer_loses_as_on_the_cpu(on_jax: Run) -> None:
     found = json.loads(on_jax("jax_transformer").splitlines()[-1])
     assert found["device"] == "cuda:0"
