@@ -94,11 +94,12 @@ def main() -> None:
     images = torch.randn(options.batch, 3, side, side, device=device)
     classes = torch.randint(0, kinds, (options.batch,), device=device)
 
-    def step() -> None:
+    def step() -> Any:
         loss = nn.functional.cross_entropy(network(images), classes)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        return loss
 
     def done() -> None:
         if device.type == "cuda":
@@ -112,12 +113,17 @@ def main() -> None:
         step()
     done()
     seconds = time.perf_counter() - start
+    start = time.perf_counter()
+    losses = [step().item() for _ in range(options.steps)]
+    reading = time.perf_counter() - start
     parameters = sum(p.numel() for p in network.parameters())
     peak = torch.cuda.max_memory_reserved() if device.type == "cuda" else 0
     print(
         json.dumps(
             {
                 "images_per_second": options.batch * options.steps / seconds,
+                "images_per_second_losses_read": options.batch * options.steps / reading,
+                "last_loss": losses[-1],
                 "parameters": parameters,
                 "peak_bytes": peak,
             }

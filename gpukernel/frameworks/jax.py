@@ -36,7 +36,7 @@ SIMULATED_FLAGS = {
 
 BLOCKING_VARIABLE = "CUDA_LAUNCH_BLOCKING"
 """Where it is 1, XLA measures a candidate's time without a kernel before it that waits for what the program writes meanwhile.  On a slice
-that kernel ends by its own clock (decision 0018): 100 ms for each of a network's thousand candidates.  A slice's launches do not heed it."""
+that kernel ends by its own clock (decision 0018): 100 ms for each of hundreds of candidates.  A slice's launches do not heed it."""
 
 
 def initialize() -> None:

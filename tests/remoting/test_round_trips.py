@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from gpukernel import native
 from tests.remoting.conftest import PRELUDE, worker
 from tests.remoting.round_trips import counted
 
@@ -287,3 +288,17 @@ r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemFreeAsync(r, s)); t = int(ok(d.cuMemA
 u = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemsetD32(u, 6, 4)); print(read(u), name(d.cuMemFree(u)), name(d.cuCtxSynchronize()))
 """
     says(code, ["True", "6 SUCCESS SUCCESS"])
+
+
+LAYER = f"""
+n = ctypes.CDLL({str(native.libraries_dir() / "libcudnn.so.9")!r}); cudnn, x, size = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_size_t()
+assert not n.cudnnCreate(ctypes.byref(cudnn)) and not n.cudnnCreateTensorDescriptor(ctypes.byref(x))
+def reserve(channels):
+    assert not n.cudnnSetTensor4dDescriptor(x, 0, 0, 8, channels, 4, 4)
+    assert not n.cudnnGetBatchNormalizationTrainingExReserveSpaceSize(cudnn, 2, 0, None, x, ctypes.byref(size))
+"""
+
+
+@pytest.mark.parametrize(("channels", "trips"), [("16", 0), ("1 + i", 1)])
+def test_the_size_of_a_workspace_is_asked_once(channels: str, trips: float) -> None:
+    assert waits(f"add(1); reserve({channels})", begin=STEP + LAYER) == trips

@@ -42,8 +42,8 @@ class Words {
 // Asks, and where the library's status is not 0 prints the sentence that came with it, once.
 CUresult ask(const PortCall& call, bool waits, const char* name, int32_t& status, void* outputs, size_t size,
              size_t& got);
-// The same for what depends on the call's words alone, as the size of a workspace does: a program that asks so
-// before each use waits for the worker once.
+// The same for what depends on the call's words alone, as the size of a workspace does: a program that asks
+// so before each use waits for the worker once.
 CUresult ask_once(const PortCall& call, const char* name, int32_t& status, void* outputs, size_t size,
                   size_t& got);
 
