@@ -29,7 +29,7 @@ constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may 
 constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
 constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
 constexpr uint64_t kShares = 16;           // a thread takes a sixteenth of its part of what is left,
-constexpr uint64_t kMostOfShare = 64;      // at most: neighbours, whose memory the processor fetches ahead
+constexpr uint64_t kMostOfShare = 256;     // at most: neighbours, whose memory the processor fetches ahead
 const std::atomic<uint32_t> kAlwaysOpen{0};
 thread_local std::chrono::nanoseconds rested{0};  // by this thread, in all
 

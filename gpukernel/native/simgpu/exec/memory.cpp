@@ -14,7 +14,9 @@ namespace {
 
 constexpr uint64_t kGrain = DeviceMemory::GRANULE;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kLarge = 2u << 20;    // what is as large is aligned to it
+constexpr uint64_t kLarge = 2u << 20;  // what is as large begins in a unit of its own, which may be one page,
+// a few steps behind its start: elements of one index of several arrays lie in different sets of the caches.
+constexpr uint64_t kStep = 9 * 512, kSteps = 8;
 constexpr uint64_t kOwnHeap = 8u << 20;  // of the heap is the context's own
 constexpr int kHeapLimit = 2;            // CU_LIMIT_MALLOC_HEAP_SIZE
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -46,7 +48,8 @@ class ReservedMemory final : public DeviceMemory {
         std::unique_lock lock(mutex_);
         if (counted && room > capacity_ - std::min<uint64_t>(used_, capacity_)) return std::nullopt;
         for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-            const uint64_t address = room < kLarge ? gap->first : round_up(gap->first, kLarge);
+            const uint64_t unit = round_up(gap->first, kLarge), behind = allocations_ % kSteps * kStep;
+            const uint64_t address = room < kLarge ? gap->first : unit + behind;
             const uint64_t before = address - gap->first;
             if (gap->second < before || gap->second - before < room) continue;
             const uint64_t left = gap->second - before - room;
@@ -60,7 +63,7 @@ class ReservedMemory final : public DeviceMemory {
             lock.unlock();
             // The host may not have such pages: then it takes small ones.
             if (room >= kLarge)
-                madvise(reinterpret_cast<void*>(address), room / kLarge * kLarge, MADV_HUGEPAGE);
+                madvise(reinterpret_cast<void*>(unit), (behind + room) / kLarge * kLarge, MADV_HUGEPAGE);
             return address;
         }
         return std::nullopt;
