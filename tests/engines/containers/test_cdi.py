@@ -79,6 +79,18 @@ def test_a_container_in_a_user_namespace_of_its_own_has_a_slice(
     assert pool.promised() == 0
 
 
+@pytest.mark.parametrize("file", ["pool", "asked_pool"])
+def test_a_container_with_two_devices_is_told_that_it_has_one_slice(
+    podman: Podman, request: pytest.FixtureRequest, root: Path, file: str
+) -> None:
+    pool: Pool = request.getfixturevalue(file)
+    other = ("--device", SLICE.replace("0.02", "0.05"))
+    done = podman.start(SLICE, root, "/bin/true", options=("--rm", *other))
+    assert done.returncode != 0
+    assert "a container has one slice" in done.stderr, done.stderr
+    eventually(lambda: pool.promised() == 0)
+
+
 def test_two_containers_have_two_slices_of_one_device(
     podman: Podman, pool: Pool, root: Path, tmp_path: Path
 ) -> None:
