@@ -74,7 +74,9 @@ def class_manifests(models: Iterable[tuple[str, str]], limits: ClassLimits) -> l
     for short, model in models:
         named[class_name(short)].add(model)
     for name, whole in sorted(named.items()):
-        of_model = f'device.attributes["{DRIVER}"].model in {json.dumps(sorted(whole))}'
+        of_model = " || ".join(
+            f'device.attributes["{DRIVER}"].model == {json.dumps(one)}' for one in sorted(whole)
+        )
         resource = f"{DRIVER}/{name.removesuffix(f'.{DRIVER}')}-slice"
         made.append(_manifest(name, [own, of_model], limits, resource))
     return made
