@@ -31,7 +31,7 @@ namespace gpukernel::oci_hook {
 namespace {
 
 constexpr size_t LONGEST_STATE = 8 << 20;
-constexpr int GOODBYE_STEPS = 1000, STEP_MICROSECONDS = 10000;
+constexpr int GOODBYE_STEPS = 10000, STEP_MICROSECONDS = 1000;
 constexpr char KEEPER[] = "gpukernel.engines.containers.keeper";
 
 int complain(const std::string& trouble) {
