@@ -101,7 +101,7 @@ slurm: $(VENV)/.test  ## Lend GPUs of a real Slurm to a class of 50, give slices
 
 CLAIMS ?= 1000
 kubernetes: $(VENV)/.test  ## Let CLAIMS=1000 claims come and go at random while the controller is killed, without a cluster or with GPUKERNEL_TEST_KUBECONFIG (half an hour or more)
-	GPUKERNEL_CLAIMS=$(CLAIMS) $(BIN)/python -m pytest -rP tests/engines/kubernetes/test_churn.py $(PYTEST_ARGS)
+	GPUKERNEL_CLAIMS=$(CLAIMS) $(BIN)/python -m pytest -rP -m thorough tests/engines/kubernetes/test_churn.py $(PYTEST_ARGS)
 
 control-plane: $(VENV)/.test  ## Try the DRA driver, and an administrator's hour, with Kubernetes' own API server, scheduler, controllers and kubelet: KUBERNETES=FOLDER has them, and etcd (an hour)
 	@test -x "$(KUBERNETES)/kube-apiserver" || { echo 'Say where etcd, kube-apiserver, kube-scheduler and kube-controller-manager of Kubernetes 1.36 are: make control-plane KUBERNETES=/opt/kubernetes' >&2; exit 2; }

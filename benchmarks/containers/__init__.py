@@ -67,8 +67,9 @@ def _measure() -> list[Table]:
         name: statistics.median(own / bare for own, bare in zip(of, without, strict=True))
         for name, of in counted.items()
     }
-    first = ratios["with one, asked for on first use"]
-    met = "met" if first <= AIM else "missed"
+    name = "with one, asked for on first use"
+    first = statistics.median(counted[name]) / statistics.median(without)
+    met = "met" if max(first, ratios[name]) <= AIM else "missed"
     return [
         Table(
             "Start of a container",

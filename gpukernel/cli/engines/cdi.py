@@ -89,13 +89,15 @@ def cdi(
     if missing := [folder for folder in folders if not folder.is_dir()]:
         raise Problem(f"There is no folder {missing[0]}.", NOT_THERE)
     folders = [folder.absolute() for folder in folders]
+    slices = (
+        specification.SliceDevice(name, part, simulated)
+        for name, simulated in models.items()
+        for part in shares
+    )
+    devices = {one.name: one for one in slices}  # of two with one name a runtime takes neither
     text = json.dumps(
         specification.specification(
-            [
-                specification.SliceDevice(name, part, simulated)
-                for name, simulated in models.items()
-                for part in shares
-            ],
+            devices.values(),
             folders,
             {
                 "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
@@ -112,9 +114,8 @@ def cdi(
         print(text)
         return
     _write(Path(output), text)
-    first = specification.device_name(next(iter(models)), shares[0])
     complain(
-        f"{output} has {len(models) * len(shares)} devices; now “podman run --device {specification.KIND}={first} IMAGE”."
+        f"{output} has {len(devices)} devices; now “podman run --device {specification.KIND}={next(iter(devices))} IMAGE”."
     )
 
 

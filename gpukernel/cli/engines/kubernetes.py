@@ -213,6 +213,7 @@ def classes(
 
     from gpukernel.cli.tables import ask_pool
     from gpukernel.engines.kubernetes.classes import ClassLimits, class_manifests
+    from gpukernel.engines.kubernetes.names import model_name
     from gpukernel.jupyter.offers import short_model
 
     try:
@@ -220,7 +221,7 @@ def classes(
     except ValueError as error:
         raise Problem(str(error), USAGE) from None
     models = [
-        (short_model(device.name), device.name.removesuffix("(simulated)").strip())
+        (short_model(device.name), model_name(device.name))
         for device in ask_pool(pool, state, lambda client: client.devices())
         if device.decided_by == "kubernetes"
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -18,10 +19,10 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.account import own_name
@@ -39,6 +40,8 @@ from gpukernel.engines.containers.bundle import (
 from gpukernel.remoting.lease_file import lease_text, no_lease_text
 
 __all__ = ["Keeper", "reachable"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,36 @@ def reachable(lease: Lease, folders: list[Path]) -> Lease:
     return replace(lease, slices=slices)
 
 
+@contextlib.contextmanager
+def _as_owner(folder: int) -> Iterator[None]:
+    """Be the owner of a folder, by its descriptor, within the context."""
+    about, group, user = os.fstat(folder), os.getegid(), os.geteuid()
+    os.setegid(about.st_gid)
+    try:
+        os.seteuid(about.st_uid)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
+    finally:
+        os.setegid(group)
+
+
+def _make_inside(folder: int, make: Callable[[], T]) -> T:
+    """Return what `make` makes in a container's folder, by its descriptor.
+
+    A file system that was mounted in a user namespace takes no new file, or name, of an account that is none there, as root outside is
+    none: then it is made as the folder's owner.
+    """
+    try:
+        return make()
+    except OSError as error:
+        if error.errno != errno.EOVERFLOW:
+            raise
+    with _as_owner(folder):
+        return make()
+
+
 class _LeaseFile:
     """The lease file in a container, for its program's account only; `asks`: programs may ask for a slice.
 
@@ -92,14 +125,15 @@ class _LeaseFile:
     def _put(self, text: str, mode: int) -> None:
         draft = f".{secrets.token_hex(16)}"
         made = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(draft, made, 0o600, dir_fd=self._folder)
+        descriptor = _make_inside(self._folder, lambda: os.open(draft, made, 0o600, dir_fd=self._folder))
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.write(text)
                 file.flush()
                 os.fchown(descriptor, self._bundle.user, self._bundle.group)
                 os.fchmod(descriptor, mode)
-            os.rename(draft, LEASE_FILE.name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+            folders = {"src_dir_fd": self._folder, "dst_dir_fd": self._folder}
+            _make_inside(self._folder, lambda: os.rename(draft, LEASE_FILE.name, **folders))
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(draft, dir_fd=self._folder)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -63,13 +65,18 @@ def class_manifests(models: Iterable[tuple[str, str]], limits: ClassLimits) -> l
     Parameters
     ----------
     models
-        The short name of each model, such as ``v100``, and the whole one, which devices have as their attribute ``model``.
+        The short name of each model, such as ``v100``, and the whole one, which devices have as their attribute ``model``.  Several
+        may have one short name: V100 of 16 and of 32 GiB are of one class.
     """
     own = f'device.driver == "{DRIVER}"'
     made = [_manifest(DRIVER, [own], limits)]
-    for short, model in sorted(dict(models).items()):
-        name = class_name(short)
-        of_model = f'device.attributes["{DRIVER}"].model == "{model}"'
+    named: dict[str, set[str]] = defaultdict(set)
+    for short, model in models:
+        named[class_name(short)].add(model)
+    for name, whole in sorted(named.items()):
+        of_model = " || ".join(
+            f'device.attributes["{DRIVER}"].model == {json.dumps(one)}' for one in sorted(whole)
+        )
         resource = f"{DRIVER}/{name.removesuffix(f'.{DRIVER}')}-slice"
         made.append(_manifest(name, [own, of_model], limits, resource))
     return made

@@ -17,6 +17,7 @@ __all__ = [
     "device_name",
     "is_uid",
     "lease_key",
+    "model_name",
     "uid_of",
 ]
 
@@ -63,6 +64,11 @@ def uid_of(key: str, cluster: str = "") -> str:
     before, _, own = key.rpartition("/")
     uid = own.partition(".")[0]
     return uid if before == cluster and is_uid(uid) else ""
+
+
+def model_name(device: str) -> str:
+    """Return a device's model as ResourceSlices and selectors of classes have it; an attribute has 64 characters at most."""
+    return device.removesuffix("(simulated)").strip()[:64]
 
 
 def device_name(uuid: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpukernel.common.model import Device
-from gpukernel.engines.kubernetes.names import DRIVER, POOL, device_name
+from gpukernel.engines.kubernetes.names import DRIVER, POOL, device_name, model_name
 from gpukernel.engines.kubernetes.quantities import MIB, quantity
 
 __all__ = [
@@ -68,7 +68,7 @@ def _attributes(device: Device, settings: SliceSettings) -> dict[str, Any]:
     simulated = device.name.endswith("(simulated)")
     strings = {
         "uuid": device.uuid,
-        "model": device.name.removesuffix("(simulated)").strip(),
+        "model": model_name(device.name),
         "server": device.server,
         "roundTrip": _of_server(settings.round_trip, device.server),
     }

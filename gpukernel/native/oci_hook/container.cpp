@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <linux/openat2.h>
+#include <sys/fsuid.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -57,6 +58,21 @@ std::string mounted_at(int pid) {
 }
 
 std::string because(const char* what) { return std::string(what) + ": " + std::strerror(errno); }
+
+// Calls `make`, which makes a file in `folder` and returns a negative number with errno where it cannot.  A
+// file system that was mounted in a user namespace takes no new file of an account that is none there, as
+// root outside is none: then once more as the folder's owner.
+template <typename Make>
+int make_inside(int folder, Make make) {
+    const int made = make();
+    struct stat about{};
+    if (made >= 0 || errno != EOVERFLOW || ::fstat(folder, &about) != 0) return made;
+    const int group = ::setfsgid(about.st_gid), user = ::setfsuid(about.st_uid);
+    const int again = make(), trouble = errno;
+    ::setfsuid(static_cast<uid_t>(user)), ::setfsgid(static_cast<gid_t>(group));
+    errno = trouble;
+    return again;
+}
 }  // namespace
 
 Folders open_folders(int pid, std::string& trouble) {
@@ -92,8 +108,8 @@ int offer_lease(int folder, std::string& trouble) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
     std::snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/socket", folder);
-    if (socket < 0 || ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0 ||
-        ::listen(socket, WAITING_CALLS) != 0 ||
+    const auto bind = [&] { return ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address); };
+    if (socket < 0 || make_inside(folder, bind) != 0 || ::listen(socket, WAITING_CALLS) != 0 ||
         ::fchmodat(folder, "socket", 0666, 0) != 0) {  // the container's own programs alone see it
         trouble = because("the socket in the container cannot be made");
         return -1;
@@ -101,7 +117,9 @@ int offer_lease(int folder, std::string& trouble) {
     // gpukernel/remoting/lease_file.py describes the file; there is no secret in this one.
     const std::string text =
         std::string("version 2\nlines 5\nstate none\nkernel container\nsocket ") + LEASE_FOLDER + "/socket\n";
-    const int file = ::openat(folder, "lease", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    const int file = make_inside(folder, [folder] {
+        return ::openat(folder, "lease", O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    });
     if (file < 0 || ::fchmod(file, 0644) != 0 ||
         ::write(file, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
         trouble = because("the lease file in the container cannot be written");

@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <string_view>
 #include <utility>
 
@@ -33,15 +35,25 @@ bool is_there(int root, const char* path) {
     return file >= 0;
 }
 
+// A container's start waits for this: of megabytes, so they are read in one piece.
 std::string content(int file) {
     std::string text;
-    for (char piece[1 << 16]; file >= 0 && text.size() < MOST_BYTES;) {
-        const ssize_t got = ::read(file, piece, sizeof piece);
-        if (got <= 0) break;
-        text.append(piece, static_cast<size_t>(got));
-    }
+    struct stat about{};
+    if (file >= 0 && ::fstat(file, &about) == 0 && S_ISREG(about.st_mode))
+        text.resize(std::min(static_cast<size_t>(about.st_size), MOST_BYTES));
+    size_t length = 0;
+    for (ssize_t got; length < text.size(); length += static_cast<size_t>(got))
+        if ((got = ::read(file, text.data() + length, text.size() - length)) <= 0) break;
     if (file >= 0) ::close(file);
+    text.resize(length);
     return text;
+}
+
+// As std::string_view::find, which looks for a first byte of 0 in a file that has mostly such.
+size_t place_of(std::string_view text, std::string_view word, size_t from) {
+    const void* found = ::memmem(text.data() + from, text.size() - from, word.data(), word.size());
+    return found ? static_cast<size_t>(static_cast<const char*>(found) - text.data())
+                 : std::string_view::npos;
 }
 
 // The newest version that stands behind `word` anywhere in `text`; 0.0 without one.
@@ -53,7 +65,7 @@ Version newest(std::string_view text, std::string_view word) {
         return value;
     };
     Version found{0, 0};
-    for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at)) {
+    for (size_t at = place_of(text, word, 0); at != std::string_view::npos; at = place_of(text, word, at)) {
         at += word.size();
         const int major = number(at);
         if (at < text.size() && text[at] == '.') found = std::max(found, Version{major, number(++at)});

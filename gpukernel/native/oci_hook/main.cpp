@@ -31,7 +31,7 @@ namespace gpukernel::oci_hook {
 namespace {
 
 constexpr size_t LONGEST_STATE = 8 << 20;
-constexpr int GOODBYE_STEPS = 1000, STEP_MICROSECONDS = 10000;
+constexpr int GOODBYE_STEPS = 10000, STEP_MICROSECONDS = 1000;
 constexpr char KEEPER[] = "gpukernel.engines.containers.keeper";
 
 int complain(const std::string& trouble) {
@@ -71,6 +71,13 @@ std::string own_folder() {
         ::mkdir(folder.c_str(), 0700);
     }
     return folder;
+}
+
+// Locks the file, once whoever else has it is done; tells whether it did, in ten seconds.
+bool locked(int file) {
+    for (int i = 0; i < GOODBYE_STEPS; ++i, ::usleep(STEP_MICROSECONDS))
+        if (::flock(file, LOCK_EX | LOCK_NB) == 0) return true;
+    return false;
 }
 
 // The file that a keeper locks for as long as it holds the container's slice.
@@ -115,12 +122,16 @@ int create(const std::string& words, bool first_use, char** of_keeper) {
     const Folders folders = open_folders(state->pid, trouble);
     if (trouble.empty() && folders.root >= 0) trouble = image_trouble(folders.root);
     if (!trouble.empty()) return complain(trouble);
+    // The folder is as new as this start of the container.
+    if (::faccessat(folders.lease, "lease", F_OK, AT_SYMLINK_NOFOLLOW) == 0)
+        return complain(
+            "a container has one slice, and this one is given another with it: name one --device");
     const int socket = first_use ? offer_lease(folders.lease, trouble) : -1;
     if (!trouble.empty()) return complain(trouble);
     const int lock = ::open(lock_path(*state).c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     const int process = static_cast<int>(::syscall(SYS_pidfd_open, state->pid, 0));
     int pipe[2] = {-1, -1};
-    if (lock < 0 || ::flock(lock, LOCK_EX) != 0 || process < 0 || ::pipe2(pipe, O_CLOEXEC) != 0)
+    if (lock < 0 || !locked(lock) || process < 0 || ::pipe2(pipe, O_CLOEXEC) != 0)
         return complain("the container's keeper cannot be started, with its lock in " + own_folder() + ": " +
                         std::strerror(errno));
     const pid_t keeper = ::fork();
@@ -147,8 +158,7 @@ int remove(const std::string& words) {
     const std::string path = lock_path(*state);
     const int lock = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
     if (lock < 0) return 0;
-    for (int i = 0; i < GOODBYE_STEPS && ::flock(lock, LOCK_EX | LOCK_NB) != 0; ++i)
-        ::usleep(STEP_MICROSECONDS);
+    locked(lock);
     ::unlink(path.c_str());
     return 0;
 }

@@ -73,7 +73,13 @@ VALUES: dict[str, dict[str, Any]] = {
         },
     },
     "the DRA driver": {
-        "dra": {"enabled": True, "cluster": "lab", "node": {"nodeSelector": {"slices": "yes"}}},
+        "dra": {
+            "enabled": True,
+            "cluster": "lab",
+            "roundTrip": {"gpu": "near", "far-": "far"},
+            "driverVersion": {"gpu": "570.86.10"},
+            "node": {"nodeSelector": {"slices": "yes"}},
+        },
         "networkPolicy": {"apiServer": {"peers": [{"ipBlock": {"cidr": "10.96.0.1/32"}}]}},
     },
 }

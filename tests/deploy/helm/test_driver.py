@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.deploy.helm.chart import ROOT, needs_helm, pods, render
+from tests.deploy.helm.chart import ROOT, VALUES, needs_helm, pods, render
 
 FOLDER = ROOT / "deploy" / "kubernetes"
 MANIFESTS: list[dict[str, Any]] = list(yaml.safe_load_all((FOLDER / "driver.yaml").read_text()))
@@ -26,6 +26,20 @@ def test_its_pods_are_the_chart_s(part: str) -> None:
     theirs, ours = chart[f"gpukernel-dra-{part}"]["spec"], dict(pods(MANIFESTS))[f"gpukernel-{part}"]["spec"]
     assert theirs.pop("serviceAccountName") == f"gpukernel-dra-{part}"
     assert ours == theirs | {"serviceAccountName": f"gpukernel-{part}"}
+
+
+@needs_helm
+def test_the_controller_is_told_what_selectors_ask_for() -> None:
+    (told,) = (
+        pod["spec"]["containers"][0]["args"]
+        for name, pod in pods(render(VALUES["the DRA driver"]))
+        if name == "gpukernel-dra-controller"
+    )
+    assert {word for word in told if word.startswith(("--round-trip", "--driver-version"))} == {
+        "--round-trip=gpu=near",
+        "--round-trip=far-=far",
+        "--driver-version=gpu=570.86.10",
+    }
 
 
 def test_accounts_have_the_roles_of_the_other_file() -> None:

@@ -90,6 +90,10 @@ def test_a_group_of_agents_may_set_what_the_defaults_have() -> None:
         ({"image": {"pool": {"digest": "latest"}}}, "/image/pool/digest"),
         ({"database": {"url": "postgresql://pool:secret@db/pool"}}, "'url' not allowed"),
         ({"networkPolicy": {"clients": [{}]}}, "/networkPolicy/clients/0"),
+        ({"dra": {"cluster": "-lab"}}, "/dra/cluster"),
+        ({"dra": {"roundTrip": {"gpu": ""}}}, "/dra/roundTrip/gpu"),
+        ({"dra": {"roundTrip": {"a=b": "near"}}}, "'a=b' does not match pattern"),
+        ({"dra": {"driverVersion": {"gpu": "newest"}}}, "/dra/driverVersion/gpu"),
     ],
 )
 def test_what_is_wrong_is_refused_with_its_place(values: dict[str, Any], said: str) -> None:

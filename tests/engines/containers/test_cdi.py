@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from tests.conftest import Pool, eventually
 from tests.engines.containers.podman import SLICE, Podman, root_filesystem
 
 WHOLE = "gpukernel.io/slice=v100-1"
+MAPPED = 1_900_000_000
+"""The first of this machine's accounts, nobody's, that those of a container in a user namespace are."""
 LOOK = """
 import ctypes, os
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -49,6 +53,42 @@ def test_a_program_of_another_account_reads_its_lease_and_nobody_else_does(
         options=("--rm", "--user", "1234"),
     )
     assert listed.stdout == "600 1234\n"
+
+
+@pytest.mark.parametrize("file", ["pool", "asked_pool"])
+def test_a_container_in_a_user_namespace_of_its_own_has_a_slice(
+    podman: Podman, request: pytest.FixtureRequest, file: str
+) -> None:
+    # Its file system in memory knows no root of this machine.
+    pool: Pool = request.getfixturevalue(file)
+    home = Path(
+        tempfile.mkdtemp(prefix="mapped-", dir="/var/tmp")
+    )  # the test's own folder is closed for other accounts
+    try:
+        home.chmod(0o711)
+        root = root_filesystem(home / "image")
+        for one in (root, *root.rglob("*")):
+            os.chown(one, MAPPED, MAPPED, follow_symlinks=False)
+        mapped = f"0:{MAPPED}:65536"
+        namespace = ("--uidmap", mapped, "--gidmap", mapped)
+        assert looked(podman, root, *namespace) == "0 0 655 0\n"
+        assert looked(podman, root, *namespace, "--user", "1234:77") == "0 0 655 1234\n"
+    finally:
+        shutil.rmtree(home)
+    assert len(pool.leases(ended=True)[0]) == 2
+    assert pool.promised() == 0
+
+
+@pytest.mark.parametrize("file", ["pool", "asked_pool"])
+def test_a_container_with_two_devices_is_told_that_it_has_one_slice(
+    podman: Podman, request: pytest.FixtureRequest, root: Path, file: str
+) -> None:
+    pool: Pool = request.getfixturevalue(file)
+    other = ("--device", SLICE.replace("0.02", "0.05"))
+    done = podman.start(SLICE, root, "/bin/true", options=("--rm", *other))
+    assert done.returncode != 0
+    assert "a container has one slice" in done.stderr, done.stderr
+    eventually(lambda: pool.promised() == 0)
 
 
 def test_two_containers_have_two_slices_of_one_device(
@@ -230,7 +270,15 @@ def test_a_container_that_floods_its_keeper_has_its_slice_afterwards_and_one_lea
 
 
 def test_the_file_has_every_model_and_share_and_no_secret(own_pool: Pool) -> None:
-    made = own_pool.gpukernel("cdi", "--share", "0.3", "--share", "0.02", "--output", "-")
+    shares = (
+        "--share",
+        "0.3",
+        "--share",
+        "0.02",
+        "--share",
+        "0.30000001",
+    )  # the last has the first one's name
+    made = own_pool.gpukernel("cdi", *shares, "--output", "-")
     content = json.loads(made.stdout)
     assert (content["kind"], content["cdiVersion"]) == ("gpukernel.io/slice", "0.5.0")
     assert [one["name"] for one in content["devices"]] == ["v100-0.02", "v100-0.3"]

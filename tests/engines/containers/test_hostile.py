@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from tests.conftest import Pool, eventually
 from tests.engines.containers.podman import SLICE, Podman, root_filesystem
+from tests.hub.containers import folders_of_this_python
 
 MEMORY = """
 import ctypes, sys
@@ -46,6 +48,43 @@ def test_an_entrypoint_that_replaces_the_client_has_no_byte_more(
     with_entrypoint(root)
     words = ("/usr/bin/python3", "-c", MEMORY, "500", "500", "30000")
     assert forged(podman, root, "", *words) == f"0 0 {OUT_OF_MEMORY} {OUT_OF_MEMORY}\n"
+
+
+def test_root_of_a_container_is_nobody_at_the_pool_whose_socket_it_sees(
+    podman: Podman, pool: Pool, root: Path, tmp_path: Path
+) -> None:
+    victim = root_filesystem(tmp_path / "victim")
+    begun = podman.start(SLICE, victim, "/bin/sleep", "600", options=("-d", "--name", "held"))
+    assert begun.returncode == 0, begun.stderr
+    try:
+        (lease,) = pool.live()
+        folder = Path(pool.address.removeprefix("unix:")).parent / "containers"
+        options = ["--rm", "--cap-drop", "all", "--security-opt", "no-new-privileges"]
+        options += [word for place in folders_of_this_python() for word in ("-v", f"{place}:{place}:ro")]
+        for variable in (f"GPUKERNEL_POOL=unix:{folder}/pool.sock", "GPUKERNEL_POOL_TOKEN=", "HOME=/tmp"):
+            options += ["--env", variable]
+        for words in (
+            ("leases", "--all"),
+            ("run", "--wait", "0", "-p", "0.01", "true"),
+            ("drain", pool.devices()[0].server),
+            ("token", "create", "x", "--scope", "admin"),
+        ):
+            cli = (sys.executable, "-m", "gpukernel.cli", *words)
+            done = podman(
+                "run", "--network", "none", "--device", SLICE, *options, "--rootfs", str(root), *cli
+            )
+            assert done.returncode != 0, done
+            assert "token" in done.stderr, done
+            assert lease.id not in done.stdout, done
+        look = f"find {folder.parent} -type f -o -type s; rm -f {folder}/pool.sock && echo removed"
+        done = podman.start(SLICE, root, "/bin/sh", "-c", look, options=("--rm", "--cap-drop", "all"))
+        found = done.stdout.split()
+        assert f"{folder}/pool.sock" in found, done
+        assert {str(Path(one).parent) for one in found} == {str(folder)}
+        assert [one.id for one in pool.live()] == [lease.id]
+    finally:
+        podman("rm", "--force", "--time", "0", "held")
+    eventually(lambda: pool.promised() == 0)
 
 
 def test_a_forged_lease_file_reaches_no_worker_of_another_container(

@@ -83,6 +83,10 @@ class Cluster:
     def slices(self) -> list[ResourceSlice]:
         return [one for one in self.api.list(ResourceSlice) if one.spec.driver == DRIVER]
 
+    def devices(self) -> list[str]:
+        """Return the names of the devices that are shown."""
+        return sorted(device.name for one in self.slices() for device in one.spec.devices or [])
+
     def allocate(self, name: str, avoid: frozenset[str] = frozenset()) -> bool:
         """Do what the scheduler does for a claim: find devices with room and no taint, and write them down; False where there is none."""
         claim = self.get(name)

@@ -18,6 +18,7 @@ import pytest
 import yaml
 
 from gpukernel.engines.kubernetes.classes import ClassLimits, class_manifests
+from gpukernel.engines.kubernetes.names import DRIVER
 from gpukernel.engines.kubernetes.quantities import bytes_of
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "kubernetes"
@@ -316,6 +317,36 @@ def test_classes_are_what_their_schema_says(version: str) -> None:
         one["spec"].get("extendedResourceName") for one in class_manifests([("v100", "Tesla V100")], LIMITS)
     ]
     assert names == [None, "gpukernel.io/v100-slice"]
+
+
+def test_a_class_has_all_models_of_its_name_and_no_other() -> None:
+    tesla = "Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"
+    odd = 'NVIDIA A100"] || true || "" in ["'  # whoever names devices writes no expressions
+    made = class_manifests([*(("V100", one) for one in tesla), ("A100", odd)], LIMITS)
+    assert [one["metadata"]["name"] for one in made] == [DRIVER, "a100.gpukernel.io", "v100.gpukernel.io"]
+
+    def classes(model: str) -> list[str]:
+        evaluate = evaluator({}, device={"driver": DRIVER, "attributes": {DRIVER: {"model": model}}})
+        return [
+            one["metadata"]["name"].partition(".")[0]
+            for one in made[1:]
+            if all(bool(evaluate(selector["cel"]["expression"])) for selector in one["spec"]["selectors"])
+        ]
+
+    assert [classes(model) for model in (*tesla, odd, "Tesla T4")] == [["v100"], ["v100"], ["a100"], []]
+
+
+def test_the_example_s_selector_passes_over_servers_of_which_nothing_was_said() -> None:
+    # An attribute that is not there is an error of the expression, and the scheduler places no pod then.
+    shared = next(one for one in objects("example") if one["metadata"]["name"] == "shared-slice")
+    (selector,) = shared["spec"]["devices"]["requests"][0]["exactly"]["selectors"]
+    for attributes, fits in (
+        ({"roundTrip": "near"}, True),
+        ({"roundTrip": "far"}, False),
+        ({"server": "gpu1"}, False),
+    ):
+        evaluate = evaluator({}, device={"attributes": {"gpukernel.io": attributes}})
+        assert bool(evaluate(selector["cel"]["expression"])) is fits
 
 
 def test_every_manifest_of_the_folder_is_tested() -> None:

@@ -16,16 +16,18 @@ from gpukernel.engines.kubernetes.allocations import allocation_of
 from tests.conftest import Pool, eventually
 from tests.engines.kubernetes.cluster import Cluster
 
+FEW = 12
+"""Claims of each run of the suite; `CLAIMS` are those of ``make thorough`` and ``make kubernetes``."""
 CLAIMS = int(os.environ.get("GPUKERNEL_CLAIMS", "60"))
 AT_ONCE = 20
 """Claims that are there at the same time: as many workers run."""
 
 
 class Churn:
-    """A random life of claims, with a controller that is killed again and again."""
+    """A random life of so many claims, with a controller that is killed again and again."""
 
-    def __init__(self, cluster: Cluster, pool: Pool, log: Path, seed: int) -> None:
-        self._cluster, self._pool, self._log = cluster, pool, log
+    def __init__(self, cluster: Cluster, pool: Pool, log: Path, claims: int, seed: int) -> None:
+        self._cluster, self._pool, self._log, self._claims = cluster, pool, log, claims
         self.random = random.Random(seed)
         self.made, self.kills = 0, 0
         self.allocated: set[str] = set()
@@ -48,7 +50,7 @@ class Churn:
     def step(self) -> None:
         """Do one thing that Kubernetes or a person may do."""
         there = len(self.allocated) + len(self.waiting)
-        choices = ["create"] * (3 if there < AT_ONCE and self.made < CLAIMS else 0)
+        choices = ["create"] * (3 if there < AT_ONCE and self.made < self._claims else 0)
         choices += ["allocate"] * bool(self.waiting) * 4
         choices += ["deallocate", "again", "delete"] * bool(self.allocated)
         choices += ["withdraw"] * bool(self.waiting)
@@ -121,31 +123,29 @@ class Churn:
         )
 
 
-@pytest.mark.thorough
-@pytest.mark.slow
-@pytest.mark.timeout(60 + 20 * CLAIMS)
-def test_random_claims_leave_no_lease_and_make_none_twice_whatever_is_killed(
-    cluster: Cluster, pool: Pool, tmp_path: Path
-) -> None:
+def live(cluster: Cluster, pool: Pool, log: Path, claims: int, kill: float) -> None:
+    """Live through `claims` claims, where the controller is killed at a step with the probability `kill`, and before or after a request
+    with less than half of it; the pool has exactly their leases at the end, and none without them.
+    """
     seed = int(os.environ.get("GPUKERNEL_CLAIMS_SEED", "25"))
-    churn = Churn(cluster, pool, tmp_path / "controller.log", seed)
+    churn = Churn(cluster, pool, log, claims, seed)
     churn.start()
     try:
         eventually(cluster.slices)
         if (server := cluster.stand_in) is not None:
             server.faults.random = random.Random(seed)
             server.faults.error, server.faults.lost_answer, server.faults.conflict = 0.02, 0.02, 0.02
-            server.faults.kill, server.faults.killer = 0.02, churn.kill
-        while churn.made < CLAIMS or len(churn.allocated) + len(churn.waiting) > AT_ONCE:
+            server.faults.kill, server.faults.killer = kill * 0.4, churn.kill
+        while churn.made < claims or len(churn.allocated) + len(churn.waiting) > AT_ONCE:
             churn.step()
             chance = churn.random.random()
-            if chance < 0.05:
+            if chance < kill:
                 churn.kill()
-            elif server is not None and chance < 0.1:
+            elif server is not None and chance < kill + 0.05:
                 server.drop_watches()
-            elif server is not None and chance < 0.13:
+            elif server is not None and chance < kill + 0.08:
                 server.forget()
-            elif chance < 0.25:
+            elif chance < kill + 0.2:
                 eventually(lambda: churn.process.poll() is not None or churn.settled(), seconds=180)
             churn.start()
         if server is not None:
@@ -159,8 +159,23 @@ def test_random_claims_leave_no_lease_and_make_none_twice_whatever_is_killed(
     finally:
         print(f"{churn.made} claims, {dict(churn.did)}, controller killed {churn.kills} times")
         print("\n".join(["The pool did not answer:", *churn.unanswered] if churn.unanswered else []))
-        print((tmp_path / "controller.log").read_text()[-6000:])
+        print(log.read_text()[-6000:])
         if churn.process is not None:
             churn.process.kill()
             churn.process.wait()
-    assert churn.kills or CLAIMS < 20
+    assert churn.kills
+
+
+def test_a_few_random_claims_outlive_a_controller_that_is_killed(
+    cluster: Cluster, pool: Pool, tmp_path: Path
+) -> None:
+    live(cluster, pool, tmp_path / "controller.log", FEW, kill=0.15)
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.timeout(60 + 20 * CLAIMS)
+def test_random_claims_leave_no_lease_and_make_none_twice_whatever_is_killed(
+    cluster: Cluster, pool: Pool, tmp_path: Path
+) -> None:
+    live(cluster, pool, tmp_path / "controller.log", CLAIMS, kill=0.05)

@@ -14,6 +14,7 @@ from gpukernel.engines.kubernetes.controller import Controller
 from gpukernel.engines.kubernetes.names import COURSE, DRIVER
 from tests.conftest import Pool, eventually
 from tests.engines.kubernetes.cluster import Cluster
+from tests.engines.kubernetes.conftest import lent
 
 MIB = 2**20
 
@@ -38,6 +39,34 @@ def test_a_claim_becomes_a_lease_on_its_device_and_goes_with_it(cluster: Cluster
         cluster.delete("one")
         eventually(lambda: not pool.promised(), seconds=5)
         assert {one.spec.driver for one in cluster.slices()} == {DRIVER}
+
+
+def test_leases_are_on_the_devices_that_were_chosen_whatever_the_pool_would_choose(
+    cluster: Cluster,
+) -> None:
+    with Pool("v100:2", tcp_host="127.0.0.1") as pool:
+        lent(pool, 2)
+        with cluster.running(pool, "controller", "--every", "0.3"):
+            first, second = eventually(lambda: cluster.devices() if len(cluster.devices()) == 2 else None)
+            # Mostly the fuller one, and never as a pool that fills or spreads would have it.
+            for number, avoided in enumerate((second, second, first, second, first)):
+                cluster.claim(f"claim-{number}", "655Mi")
+                assert cluster.allocate(f"claim-{number}", frozenset({avoided}))
+            claims = [f"claim-{number}" for number in range(5)]
+            eventually(lambda: all(map(cluster.is_ready, claims)), seconds=60)
+            by_uid = {lease.key.partition(".")[0]: lease.slices for lease in pool.live()}
+            found = []
+            for name in claims:
+                claim = cluster.get(name)
+                (result,) = claim.status.allocation.devices.results
+                (part,) = by_uid.pop(str(claim.metadata.uid))
+                assert part.uuid.lower() == result.device
+                found.append(result.device)
+            assert found == [first, first, second, first, second]
+            assert not by_uid
+            for name in claims:
+                cluster.delete(name)
+            eventually(lambda: not pool.promised(), seconds=60)
 
 
 def test_a_claim_that_the_pool_refuses_says_why_and_is_tried_again(cluster: Cluster, pool: Pool) -> None:

@@ -126,6 +126,8 @@ def test_pods_become_workers_where_the_scheduler_puts_them_and_the_next_one_wait
         eventually(lambda: len(pool.live()) == count, seconds=180)
         claims = [one.metadata.name for one in cluster.claims()]
         eventually(lambda: all(map(cluster.is_ready, claims)), seconds=60)
+        placed = {lease.key: [part.uuid.lower() for part in lease.slices] for lease in pool.live()}
+        assert placed == chosen(cluster)
         pods.claiming("one-more", "slice")
         eventually(lambda: "cannot allocate all claims" in pods.waits("one-more"))
         assert len(pool.live()) == count
@@ -136,6 +138,15 @@ def test_pods_become_workers_where_the_scheduler_puts_them_and_the_next_one_wait
             pods.delete(name)
         eventually(lambda: not cluster.claims(), seconds=60)
         eventually(lambda: not pool.promised(), seconds=5)
+
+
+def chosen(cluster: Cluster) -> dict[str, list[str]]:
+    """Return the devices that the scheduler has chosen, by the keys of the leases that follow."""
+    return {
+        f"{claim.metadata.uid}.{result.shareID}": [result.device]
+        for claim in cluster.claims()
+        for result in claim.status.allocation.devices.results
+    }
 
 
 def test_a_name_in_limits_makes_a_claim_by_itself(cluster: Cluster, pool: Pool, pods: Pods) -> None:
