@@ -13,7 +13,7 @@ from benchmarks.report import Table
 from benchmarks.subjects.portable_kernels import KERNELS
 from gpukernel import native
 
-ROUNDS = 40
+ROUNDS, RUNS = 40, 3
 NONE = "not installed (Debian: apt-get install pocl-opencl-icd)"
 
 
@@ -34,26 +34,40 @@ def _measured(where: str, **environment: str) -> dict[str, tuple[float, float]] 
     }
 
 
+def _in_turn(*subjects: tuple[str, dict[str, str]]) -> list[dict[str, tuple[float, float]] | None]:
+    """Measure the subjects `RUNS` times, one after the other, and return each one's medians over the runs."""
+    runs = [[_measured(where, **environment) for where, environment in subjects] for _ in range(RUNS)]
+    found: list[dict[str, tuple[float, float]] | None] = []
+    for each in zip(*runs, strict=True):
+        there = [run for run in each if run]
+        found.append(
+            {name: (statistics.median(run[name][0] for run in there), there[0][name][1]) for name in there[0]}
+            if there
+            else None
+        )
+    return found
+
+
 async def measure() -> list[Table]:
     ours = {"LD_LIBRARY_PATH": str(native.simgpu_library().parent), "GPUKERNEL_SIMGPU": "a100:1"}
+    compiling = {**ours, "GPUKERNEL_SIMGPU_TIER": "compiled"}
     interpreted = _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="interpreter")
-    compiled = _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled")
-    narrow = _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled", GPUKERNEL_SIMGPU_VECTORS="avx2")
-    pocl = _measured("opencl")
+    narrow = _measured("simgpu", **compiling, GPUKERNEL_SIMGPU_VECTORS="avx2")
+    compiled, pocl = _in_turn(("simgpu", compiling), ("opencl", {}))
     assert interpreted is not None
     assert compiled is not None
     assert narrow is not None
     table = Table(
         "Kernels on the simulated GPU",
         [
-            f"milliseconds, the least of {ROUNDS} launches",
+            f"milliseconds, median of {ROUNDS} launches",
             "interpreter",
             "compiled",
             "for AVX2",
             "PoCL",
             "compiled / PoCL",
         ],
-        notes="`GPUKERNEL_SIMGPU_TIER` says which tier runs, and `GPUKERNEL_SIMGPU_VECTORS=avx2` that it does without AVX-512. The kernels are `benchmarks/subjects/portable_kernels.h`."
+        notes=f"Compiled and PoCL: the median of {RUNS} runs, by turns. `GPUKERNEL_SIMGPU_TIER` says which tier runs, and `GPUKERNEL_SIMGPU_VECTORS=avx2` that it does without AVX-512. The kernels are `benchmarks/subjects/portable_kernels.h`."
         + ("" if pocl else f" PoCL: {NONE}."),
     )
     ratios = []
@@ -76,14 +90,13 @@ def _cores(ours: dict[str, str]) -> Table:
     table = Table(
         "From one core to two",
         ["kernel", "simulated GPU, one", "two", "faster", "PoCL, one", "two", "faster"],
-        notes=f"The least of {ROUNDS} launches, by the clock, compiled; `GPUKERNEL_SIMGPU_THREADS` and `POCL_MAX_PTHREAD_COUNT` say how many threads. Aim: 1.8.",
+        notes=f"Medians of {ROUNDS} launches and {RUNS} runs, by the clock, compiled; `GPUKERNEL_SIMGPU_THREADS` and `POCL_MAX_PTHREAD_COUNT` say how many threads. Aim: 1.8.",
     )
-    runs = [
-        _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled", GPUKERNEL_SIMGPU_THREADS="1"),
-        _measured("simgpu", **ours, GPUKERNEL_SIMGPU_TIER="compiled", GPUKERNEL_SIMGPU_THREADS="2"),
-        _measured("opencl", POCL_MAX_PTHREAD_COUNT="1"),
-        _measured("opencl", POCL_MAX_PTHREAD_COUNT="2"),
-    ]
+    compiling = {**ours, "GPUKERNEL_SIMGPU_TIER": "compiled"}
+    runs = _in_turn(
+        *(("simgpu", {**compiling, "GPUKERNEL_SIMGPU_THREADS": threads}) for threads in ("1", "2")),
+        *(("opencl", {"POCL_MAX_PTHREAD_COUNT": threads}) for threads in ("1", "2")),
+    )
     gains: tuple[list[float], list[float]] = ([], [])
     for name in KERNELS:
         row = [name]
