@@ -319,7 +319,9 @@ def test_objects_and_answers_are_of_the_slice_that_the_process_has_now() -> None
 import sys
 from pathlib import Path
 from tests.native.libraries.cublaslt_cases import COMPUTE_32F, Lt
+cudnn = ctypes.CDLL('libcudnn.so.9')
 def once():
+    print([cudnn.cudnnGetVersion() > 90000 for _ in range(9)].count(True), end=' ')
     lt, four = Lt(), [Array(np.full(16, v, np.float32)) for v in (1, 2, 0)]
     layout, operation, preference, count = lt.layout(np.float32, 4, 4, 4), lt.operation(COMPUTE_32F, np.float32), ctypes.c_void_p(), ctypes.c_int()
     assert not lt.library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference))
@@ -339,5 +341,5 @@ begin(); once()
                 return done, counter.answers.of("library_ask")
 
     done, asked = asyncio.run(story())
-    assert done.stdout.splitlines() == ["0 0 1 0 8.0"] * 2, done.stderr
-    assert asked == 2  # for the object, and once for what it advises
+    assert done.stdout.splitlines() == ["9 0 0 1 0 8.0"] * 2, done.stderr
+    assert asked == 3  # for cuDNN's version, for the object, and once for what it advises
