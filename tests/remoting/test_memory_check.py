@@ -185,3 +185,19 @@ for turn in range(20000):
         if int(code) == 0: live.append(p)
 print(wrong, refused > 100)"""
     assert out(code, models="v100-16gb") == "0 True"
+
+
+@WITHOUT_THREAD_SANITIZER
+@pytest.mark.parametrize("piece", ["U", "U + 1", "9 * U"])
+def test_pieces_take_no_more_of_the_host_s_memory_than_the_program_has(piece: str) -> None:
+    """Where a larger piece was before, whole units may be one page of the host each; of a unit that a piece merely begins to use it has
+    small ones.  A host without such pages shows nothing here.
+    """
+    code = f"""U = 2 << 20; n = {piece}; most = 288 << 20; begin()
+def resident(): return int(next(line for line in open("/proc/self/smaps_rollup") if line.startswith("Rss:")).split()[1]) << 10
+ok(d.cuMemFree(ok(d.cuMemAlloc(most)))); before = resident(); ps = [ok(d.cuMemAlloc(n)) for _ in range(most // n)]
+for p in ps: ok(d.cuMemsetD8(p, 1, n))
+ok(d.cuCtxSynchronize()); held = resident() - before
+for p in ps: ok(d.cuMemFree(p))
+print(len(ps) * n <= held < 1.04 * most, resident() - before < most / 20)"""
+    assert out(code, models="v100-16gb") == "True True"

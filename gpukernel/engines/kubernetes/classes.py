@@ -75,7 +75,8 @@ def class_manifests(models: Iterable[tuple[str, str]], limits: ClassLimits) -> l
         named[class_name(short)].add(model)
     for name, whole in sorted(named.items()):
         of_model = " || ".join(
-            f'device.attributes["{DRIVER}"].model == {json.dumps(one)}' for one in sorted(whole)
+            f'device.attributes["{DRIVER}"].model == {json.dumps(one, ensure_ascii=False)}'
+            for one in sorted(whole)
         )
         resource = f"{DRIVER}/{name.removesuffix(f'.{DRIVER}')}-slice"
         made.append(_manifest(name, [own, of_model], limits, resource))

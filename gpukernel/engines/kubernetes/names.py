@@ -13,6 +13,7 @@ __all__ = [
     "PERSON",
     "PERSONS_BY_CLAIM",
     "POOL",
+    "attribute_text",
     "cdi_name",
     "device_name",
     "is_uid",
@@ -66,9 +67,14 @@ def uid_of(key: str, cluster: str = "") -> str:
     return uid if before == cluster and is_uid(uid) else ""
 
 
+def attribute_text(text: str) -> str:
+    """Return as much of `text` as an attribute may have: 64 bytes.  An API server refuses a ResourceSlice for one that is longer."""
+    return text.encode()[:64].decode(errors="ignore")
+
+
 def model_name(device: str) -> str:
-    """Return a device's model as ResourceSlices and selectors of classes have it; an attribute has 64 characters at most."""
-    return device.removesuffix("(simulated)").strip()[:64]
+    """Return a device's model as ResourceSlices and selectors of classes have it."""
+    return attribute_text(device.removesuffix("(simulated)").strip())
 
 
 def device_name(uuid: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpukernel.common.model import Device
-from gpukernel.engines.kubernetes.names import DRIVER, POOL, device_name, model_name
+from gpukernel.engines.kubernetes.names import DRIVER, POOL, attribute_text, device_name, model_name
 from gpukernel.engines.kubernetes.quantities import MIB, quantity
 
 __all__ = [
@@ -30,8 +30,6 @@ MOST_DEVICES = 64
 
 DRAINED, FAILED = f"{DRIVER}/drained", f"{DRIVER}/failed"
 """Keys of taints: no new claims; and one that ends pods, since there is no memory behind their claims any more."""
-
-_LONGEST = 64  # characters of an attribute
 
 
 @dataclass(frozen=True)
@@ -77,7 +75,7 @@ def _attributes(device: Device, settings: SliceSettings) -> dict[str, Any]:
         "driverVersion": _semantic(_of_server(settings.driver_versions, device.server)),
     }
     return {
-        **{name: {"string": text[:_LONGEST]} for name, text in strings.items() if text},
+        **{name: {"string": attribute_text(text)} for name, text in strings.items() if text},
         **{name: {"version": text} for name, text in versions.items() if text},
         "multiprocessors": {"int": device.multiprocessors},
         "simulated": {"bool": simulated},

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -124,10 +125,20 @@ void in_forked_child() {
 static std::unique_ptr<Process> connect(const wire::LeaseFile& lease, std::string& error) {
     auto fresh = std::make_unique<Process>();
     fresh->lease = lease.lease;
+    // Libraries keep names, and what stands for a device: neither of this slice is an earlier one's.
+    uint64_t names = 0;
+    unsigned resets = 0;
+    if (const Process* const before = instance.load())
+        for (const auto& device : before->devices) {
+            std::lock_guard lock(device->connection.mutex);
+            names = std::max(names, device->connection.names());
+            resets = std::max(resets, device->resets + 1);
+        }
     for (const auto& endpoints : lease.devices) {
         auto device = std::make_unique<Device>();
         device->index = static_cast<int>(fresh->devices.size());
-        device->connection.name_device(device->index);
+        device->connection.name_device(device->index, names);
+        device->resets = resets;
         std::string reason;
         const bool open = device->connection.open(endpoints, lease.secret, reason);
         if (open) introduce(*device);

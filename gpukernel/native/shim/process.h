@@ -35,7 +35,7 @@ struct Device : libcuda::Device {
     wire::DeviceFacts facts;  // read from the worker once
     std::unique_ptr<Context> primary;
     int retained = 0;
-    std::atomic<unsigned> resets{0};  // by cuDevicePrimaryCtxReset
+    std::atomic<unsigned> resets{0};  // by cuDevicePrimaryCtxReset, and slices that the process had before
 };
 
 struct Process {

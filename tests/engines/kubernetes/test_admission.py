@@ -321,7 +321,7 @@ def test_classes_are_what_their_schema_says(version: str) -> None:
 
 def test_a_class_has_all_models_of_its_name_and_no_other() -> None:
     tesla = "Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"
-    odd = 'NVIDIA A100"] || true || "" in ["'  # whoever names devices writes no expressions
+    odd = 'NVIDIA A100 \U0001f600"] || true || "" in ["'  # whoever names devices writes no expressions
     made = class_manifests([*(("V100", one) for one in tesla), ("A100", odd)], LIMITS)
     assert [one["metadata"]["name"] for one in made] == [DRIVER, "a100.gpukernel.io", "v100.gpukernel.io"]
 

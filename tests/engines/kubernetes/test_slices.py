@@ -15,6 +15,8 @@ from lightkube.core.exceptions import ApiError
 from lightkube.resources.resource_v1 import ResourceSlice
 
 from gpukernel.common.model import Device
+from gpukernel.engines.kubernetes.classes import ClassLimits, class_manifests
+from gpukernel.engines.kubernetes.names import model_name
 from gpukernel.engines.kubernetes.publisher import Publisher
 from gpukernel.engines.kubernetes.quantities import bytes_of, quantity
 from gpukernel.engines.kubernetes.slices import (
@@ -118,6 +120,14 @@ def test_a_device_is_shown_by_its_uuid_with_what_selectors_need() -> None:
     assert "taints" not in one
     for version in ("1.34", "1.35", "1.36", "1.37"):
         kubernetes_validate.validate(slice_manifest(0, spec_of([one], 1, 1)), version, strict=True)
+
+
+def test_names_that_are_longer_than_attributes_may_be_are_cut_and_not_refused_with_all_devices() -> None:
+    ((one,),) = arranged([device(name="Ü" * 40 + " (simulated)", server="é" * 100)], SETTINGS)
+    found = {name: one["attributes"][name]["string"] for name in ("model", "server")}
+    assert found == {"model": "Ü" * 32, "server": "é" * 32}
+    (_, of_model) = class_manifests([("Ü", model_name("Ü" * 40))], ClassLimits())
+    assert f'"{"Ü" * 32}"' in of_model["spec"]["selectors"][1]["cel"]["expression"]
 
 
 @pytest.mark.parametrize(

@@ -14,9 +14,11 @@ import pytest
 from gpukernel import native
 from gpukernel.remoting.direct_environment import direct_environment
 from gpukernel.remoting.environment import shim_environment
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, in_one_process
 from tests.native.libraries.device import soname
 from tests.remoting.conftest import WITHOUT_SANITIZER, Worker, call_number, worker
+from tests.remoting.round_trips import counted
 
 BLAS = """
 from tests.native.libraries.device import *
@@ -309,3 +311,35 @@ def test_direct_mode_leaves_the_forwarding_libraries_out(tmp_path: Path) -> None
     direct = direct_environment([], {"LD_LIBRARY_PATH": ":".join(on_a_slice)})["LD_LIBRARY_PATH"].split(":")
     assert str(native.libraries_dir()) not in direct
     assert direct[-2:] == ["/before", "/behind"]
+
+
+def test_objects_and_answers_are_of_the_slice_that_the_process_has_now() -> None:
+    """cuBLASLt has one object a device, and what it and cuDNN were asked is kept: neither is another slice's."""
+    code = """
+import sys
+from pathlib import Path
+from tests.native.libraries.cublaslt_cases import COMPUTE_32F, Lt
+cudnn = ctypes.CDLL('libcudnn.so.9')
+def once():
+    print([cudnn.cudnnGetVersion() > 90000 for _ in range(9)].count(True), end=' ')
+    lt, four = Lt(), [Array(np.full(16, v, np.float32)) for v in (1, 2, 0)]
+    layout, operation, preference, count = lt.layout(np.float32, 4, 4, 4), lt.operation(COMPUTE_32F, np.float32), ctypes.c_void_p(), ctypes.c_int()
+    assert not lt.library.cublasLtMatmulPreferenceCreate(ctypes.byref(preference))
+    ask = lambda: lt('cublasLtMatmulAlgoGetHeuristic', operation, layout, layout, layout, layout, preference, 1, ctypes.create_string_buffer(96), ctypes.byref(count))
+    a, b, c = ((one, layout) for one in four)
+    print(ask(), ask(), count.value, lt.multiply(operation, a, b, c, c, scalar(1, np.float32), scalar(0, np.float32)), four[2].get()[0])
+once()
+here = Path(os.environ['GPUKERNEL_LEASE_FILE']); here.write_text(Path(OTHER).read_text().replace('lease test', 'lease other'))
+begin(); once()
+"""
+
+    async def story() -> tuple[subprocess.CompletedProcess[str], int]:
+        async with worker() as first, worker() as second:
+            other = second.environment(kind="tcp", shared_memory=False)
+            with counted(other) as counter:
+                done = await run_on(first, f"OTHER = {other[LEASE_FILE_VARIABLE]!r}\n{code}")
+                return done, counter.answers.of("library_ask")
+
+    done, asked = asyncio.run(story())
+    assert done.stdout.splitlines() == ["9 0 0 1 0 8.0"] * 2, done.stderr
+    assert asked == 3  # for cuDNN's version, for the object, and once for what it advises

@@ -1,10 +1,12 @@
 // cuDNN in the user's program: each call becomes data, and travels in the order of its handle's stream.
 #include "libraries/cudnn/client.h"
 
-#include <atomic>
 #include <bit>
 #include <cstring>
+#include <iterator>
+#include <map>
 #include <memory>
+#include <mutex>
 
 #include "libraries/client.h"
 #include "libraries/cudnn/recurrent.h"
@@ -123,8 +125,20 @@ class Call {
 }  // namespace
 
 namespace {
-std::atomic<size_t> served{0};  // the version of the server's library, once a handle's answer has brought it
-}
+// The versions of servers' libraries, by what stands for a device: a handle's answer brings them.
+struct Versions {
+    std::mutex mutex;
+    std::map<int, size_t> all;
+    static Versions& of_devices() {
+        static auto* const only = new Versions;  // threads may be inside at exit
+        return *only;
+    }
+    void keep(int device, size_t version) {
+        std::lock_guard lock(mutex);
+        all[device] = version;
+    }
+};
+}  // namespace
 
 GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     if (!handle) return BAD_PARAM;
@@ -138,7 +152,7 @@ GPUKERNEL_EXPORT int cudnnCreate(void** handle) {
     std::vector<int64_t> answer;
     if (const int status = ask_words(*own, CREATE, "cudnnCreate", {own->name}, answer))
         return status == EXECUTION_FAILED ? NOT_INITIALIZED : status;
-    if (answer.size() == 1) served = static_cast<size_t>(answer[0]);
+    Versions::of_devices().keep(device, answer.size() == 1 ? static_cast<size_t>(answer[0]) : OWN_VERSION);
     *handle = keep_handle(own.release());
     return SUCCESS;
 }
@@ -156,9 +170,22 @@ GPUKERNEL_EXPORT int cudnnDestroy(void* handle) {
 }
 
 size_t version() {
+    const int device = port() ? port()->current_device() : -1;
+    Versions& known = Versions::of_devices();
+    const auto find = [&] {
+        std::lock_guard lock(known.mutex);
+        const auto it =
+            device < 0 && !known.all.empty() ? std::prev(known.all.end()) : known.all.find(device);
+        return it == known.all.end() ? 0 : it->second;
+    };
+    if (const size_t found = find()) return found;
+    if (device < 0) return OWN_VERSION;
     void* handle = nullptr;
-    if (!served && port() && port()->current_device() >= 0 && !cudnnCreate(&handle)) cudnnDestroy(handle);
-    return served ? served.load() : OWN_VERSION;
+    if (cudnnCreate(&handle))
+        known.keep(device, OWN_VERSION);  // and nobody waits again to hear it
+    else
+        cudnnDestroy(handle);
+    return find();
 }
 
 #include "cudnn_client.inc"

@@ -52,8 +52,11 @@ class Connection {
     wire::Channel open_another(std::string& error) const;
     uint64_t key() const { return key_; }  // by which another connection can refer to this one
 
-    // Has the names that it gives say which device of the process they are of.
-    void name_device(int index) { names_of_ = static_cast<uint64_t>(index) << DEVICE_IN_NAME; }
+    // Has the names that it gives say which device of the process they are of, and begin after the first
+    // `given`.
+    void name_device(int index, uint64_t given) {
+        names_of_ = static_cast<uint64_t>(index) << DEVICE_IN_NAME, names_ = given;
+    }
 
     // Whether the worker's server caches images, and the salt of their names.
     void name_images(std::string_view salt) { image_salt_ = salt; }
@@ -81,6 +84,7 @@ class Connection {
     // Gives an answer the number of its request; false where too many are pending.
     bool expect(PendingAnswer& answer);
     uint64_t next_name() { return names_of_ | wire::NAMED_BY_SHIM | ++names_; }
+    uint64_t names() const { return names_; }  // so many have been given
     bool has_several_threads() const { return several_threads_; }
 
     // --- without `mutex` ---

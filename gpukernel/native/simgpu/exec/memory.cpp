@@ -14,9 +14,10 @@ namespace {
 
 constexpr uint64_t kGrain = DeviceMemory::GRANULE;
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kLarge = 2u << 20;  // what is as large begins in a unit of its own, which may be one page,
-// a few steps behind its start: elements of one index of several arrays lie in different sets of the caches.
-constexpr uint64_t kStep = 9 * 512, kSteps = 8;
+constexpr uint64_t kLarge = 2u << 20;  // what is as large begins in a unit of its own, which may be one page
+// What is larger still begins a few steps behind the unit's start: elements of one index of several arrays
+// lie in different sets of the caches.
+constexpr uint64_t kLarger = 8 * kLarge, kStep = 9 * 512, kSteps = 8;
 constexpr uint64_t kOwnHeap = 8u << 20;  // of the heap is the context's own
 constexpr int kHeapLimit = 2;            // CU_LIMIT_MALLOC_HEAP_SIZE
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -48,7 +49,8 @@ class ReservedMemory final : public DeviceMemory {
         std::unique_lock lock(mutex_);
         if (counted && room > capacity_ - std::min<uint64_t>(used_, capacity_)) return std::nullopt;
         for (auto gap = gaps_.begin(); gap != gaps_.end(); ++gap) {
-            const uint64_t unit = round_up(gap->first, kLarge), behind = allocations_ % kSteps * kStep;
+            const uint64_t unit = round_up(gap->first, kLarge);
+            const uint64_t behind = room < kLarger ? 0 : allocations_ % kSteps * kStep;
             const uint64_t address = room < kLarge ? gap->first : unit + behind;
             const uint64_t before = address - gap->first;
             if (gap->second < before || gap->second - before < room) continue;
@@ -61,9 +63,7 @@ class ReservedMemory final : public DeviceMemory {
             live_[address] = {bytes, ++allocations_, counted};
             if (counted) count(used_ + room);
             lock.unlock();
-            // The host may not have such pages: then it takes small ones.
-            if (room >= kLarge)
-                madvise(reinterpret_cast<void*>(unit), (behind + room) / kLarge * kLarge, MADV_HUGEPAGE);
+            if (room >= kLarge) advise(unit, behind + room);
             return address;
         }
         return std::nullopt;
@@ -228,6 +228,15 @@ class ReservedMemory final : public DeviceMemory {
     void count(uint64_t used) {  // under mutex_
         used_ = used;
         if (told_) *told_ = used;
+    }
+
+    // Whole units are to be one page each; the host may not have such pages, and takes small ones then.  Of
+    // the last unit, of which a little may be used, such a page would cost the host all.
+    void advise(uint64_t unit, uint64_t bytes) const {
+        const uint64_t last = unit + bytes / kLarge * kLarge,
+                       end = std::min(last + kLarge, base_ + reserved_);
+        madvise(reinterpret_cast<void*>(unit), last - unit, MADV_HUGEPAGE);
+        if (last < unit + bytes) madvise(reinterpret_cast<void*>(last), end - last, MADV_NOHUGEPAGE);
     }
 
     // Whole pages go back to the host, the edges are zeroed: the next owner reads nothing of the last.
