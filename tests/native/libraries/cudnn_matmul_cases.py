@@ -10,6 +10,7 @@ import numpy as np
 from tests.native.libraries.cublas_cases import BFLOAT, HALF, numbers
 from tests.native.libraries.cudnn import DATA, DESCRIPTOR, DOUBLE, HANDLE, INT64, TYPE, Cudnn, Tensor
 from tests.native.libraries.device import Cases
+from tests.real_gpu import REAL
 
 __all__ = ["CASES"]
 
@@ -226,6 +227,21 @@ def from_text(n: Cudnn, plan: tuple[ctypes.c_void_p, int]) -> tuple[ctypes.c_voi
 def attention_of_several_operations() -> str:
     found = [attention(2, 3, 70, 90, False), attention(1, 4, 128, 128, True), attention(2, 4, 128, 192, True)]
     return "; ".join(filter(None, found))
+
+
+@case
+def a_graph_within_an_operation() -> str:
+    """The frontend's attention has what is done with its scores so, without a handle; a simulated device has no such operation."""
+    g = Graph()
+    x, y = g.between(1, 2, 4, 4), g.between(1, 2, 4, 4)
+    g.pointwise(EXP, x, y)
+    within = g.n.node(15, {801: (DESCRIPTOR, g.operations)})
+    attention = g.n.node(
+        41, {2800 + i: (DESCRIPTOR, g.between(1, 2, 4, 4)) for i in range(4)} | {2811: (DESCRIPTOR, within)}
+    )
+    whole = g.n.node(15, {800: (HANDLE, g.n.handle), 801: (DESCRIPTOR, attention)}, finish=False)
+    status = int(g.n.library.cudnnBackendFinalize(whole))
+    return "" if status == 3000 or REAL else f"status {status}"
 
 
 @case

@@ -47,9 +47,14 @@ int finish_tensor(const Node& node) {
 }
 
 int finish_graph(Node& node) {
-    Handle* const handle = handle_at(node, GRAPH_HANDLE);
     const NodeAttribute* const operations = node.find(GRAPH_OPERATIONS, TYPE_DESCRIPTOR);
-    if (!handle || !operations || operations->nodes.empty()) return BAD_PARAM;
+    if (!operations || operations->nodes.empty()) return BAD_PARAM;
+    // Without a handle it is part of an operation, as what attention does with its scores, and looked at
+    // with the graph around it.
+    const auto given = node.values<void*>(GRAPH_HANDLE);
+    if (given.empty() || !given[0]) return SUCCESS;
+    Handle* const handle = handle_of(given[0]);
+    if (!handle) return BAD_PARAM;
     int64_t engines = 0;
     const int status = check_graph(node, *handle, engines);
     if (!status) node.set<int64_t>(GRAPH_ENGINES, TYPE_INT64, {&engines, 1});

@@ -53,7 +53,8 @@ int Backend::make(int kind, void*& descriptor) {
 int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last) {
     const uint64_t head = in.word(), attributes = head >> 32;
     const auto kind = static_cast<int>(head & 0xffffffff);
-    if (in.failed() || !describes(kind) || attributes > MOST_ATTRIBUTES || last != (kind == OPERATION_GRAPH))
+    // Before the last one a graph is part of an operation, and has no handle.
+    if (in.failed() || !describes(kind) || attributes > MOST_ATTRIBUTES || (last && kind != OPERATION_GRAPH))
         return BAD_PARAM;
     void* node = nullptr;
     if (const int status = backend.make(kind, node)) return status;
@@ -118,6 +119,12 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
         tensor.bytes = static_cast<uint64_t>(element ? end * element : (end + 1) / 2);
         tensor.by_value = by_value != 0;
         tensor.outside = !is_virtual && !constant;
+        // Of two with one number, in a graph and in one within it, the larger's bytes are looked at.
+        if (const auto before = tensors.find(id); before != tensors.end()) {
+            tensor.bytes = std::max(tensor.bytes, before->second.bytes);
+            tensor.by_value = tensor.by_value && before->second.by_value;
+            tensor.outside = tensor.outside || before->second.outside;
+        }
         tensors[id] = tensor;
     }
     if (const int status = backend.finish(node)) return status;
