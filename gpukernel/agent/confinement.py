@@ -372,11 +372,16 @@ def mps_directory() -> Path | None:
     return directory if owners <= {0, os.getuid()} else None
 
 
-def mps_environment(inventory: Inventory, memory_bytes: int) -> Mapping[str, str]:
-    """Return what has MPS bound a worker's memory on its only device, its context's included; empty without MPS."""
+def mps_environment(inventory: Inventory, index: int, memory_bytes: int) -> Mapping[str, str]:
+    """Return what has MPS bound a worker's memory on a device, its context's included; empty without MPS.
+
+    The limit is never more than the device has.
+    """
     if inventory.simulated or mps_directory() is None:
         return {}
-    return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={-(-memory_bytes // MIB) + MPS_CONTEXT_MIB}M"}
+    limit = -(-memory_bytes // MIB) + MPS_CONTEXT_MIB
+    there = [device.memory_bytes // MIB for device in inventory.devices if device.index == index]
+    return {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={min([limit, *there])}M"}
 
 
 def _closed_to_others(state: Path) -> Path | None:

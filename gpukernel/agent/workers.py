@@ -204,7 +204,7 @@ class Workers:
                 tcp_host=self._tcp_host or None,
                 env={
                     **self._inventory.worker_environment(index),
-                    **mps_environment(self._inventory, memory_bytes),
+                    **mps_environment(self._inventory, index, memory_bytes),
                     **({TRACEPARENT.upper(): traceparent} if traceparent else {}),
                 },
                 time_slicing=self.time_slicing / str(index),
