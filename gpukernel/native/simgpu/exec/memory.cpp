@@ -17,7 +17,7 @@ constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLarge = 2u << 20;  // what is as large begins in a unit of its own, which may be one page
 // What is larger still begins a few steps behind the unit's start: elements of one index of several arrays
 // lie in different sets of the caches.
-constexpr uint64_t kLarger = 8 * kLarge, kStep = 9 * 512, kSteps = 8;
+constexpr uint64_t kLarger = 2 * kLarge, kStep = 9 * 512, kSteps = 8;
 constexpr uint64_t kOwnHeap = 8u << 20;  // of the heap is the context's own
 constexpr int kHeapLimit = 2;            // CU_LIMIT_MALLOC_HEAP_SIZE
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
