@@ -64,7 +64,7 @@ bool idle(Connection& connection) {
     const Finished& finished = connection.finished;
     const Finished::Stream& legacy = *find(connection, canonical(0));
     const uint64_t all = finished.made_streams ? finished.all : std::max(finished.all, legacy.passed);
-    if (all < finished.anywhere) return false;
+    if (all < finished.anywhere || all < finished.gone) return false;
     return std::all_of(finished.streams.begin(), finished.streams.end(),
                        [&](const auto& one) { return std::max(all, one.second.passed) >= one.second.work; });
 }
@@ -362,9 +362,14 @@ void noted_cuStreamCreate(Connection& connection, CUstream* stream, unsigned fla
 void noted_cuStreamCreateWithPriority(Connection& connection, CUstream* stream, unsigned flags, int) {
     noted_cuStreamCreate(connection, stream, flags);
 }
+// Its work goes on.
 void noted_cuStreamDestroy_v2(Connection& connection, CUstream stream) {
-    if (connection.finished.streams.erase(reinterpret_cast<uint64_t>(stream)))
-        connection.finished.sure = connection.foresight.requests;
+    Finished& finished = connection.finished;
+    const auto found = finished.streams.find(reinterpret_cast<uint64_t>(stream));
+    if (found == finished.streams.end()) return;
+    if (!done(connection, found->second)) finished.gone = connection.foresight.requests;
+    finished.streams.erase(found);
+    finished.sure = connection.foresight.requests;
 }
 // A stream that waits is finished when what it waits for is.
 void noted_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent event, unsigned) {

@@ -47,6 +47,7 @@ struct Finished {
 
     uint64_t blocking = 0;          // the newest request that may have left work in a stream that blocks
     uint64_t anywhere = 0;          // the newest request that may have left work in any stream
+    uint64_t gone = 0;              // the newest end of a stream that may have left work
     uint64_t all = 0;               // every request up to this one is finished
     bool made_streams = false;      // there are or were others than the legacy stream
     uint64_t sure = 0;              // a queued request that cannot fail,
