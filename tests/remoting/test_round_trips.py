@@ -116,6 +116,14 @@ def test_a_stream_that_does_not_exist_is_not_done_after_a_wait() -> None:
     says(code, ["INVALID_HANDLE"] * 2)
 
 
+def test_a_wait_for_the_device_waits_for_the_work_of_streams_that_are_gone() -> None:
+    """Their work goes on, though nothing else is left to do and an answer has come since."""
+    code = """
+for i in range(5): e = ok(d.cuStreamCreate(1)); late(p, i + 7, 20_000_000, e); ok(d.cuMemGetInfo()); ok(d.cuStreamDestroy(e)); wait(); print(read())
+"""
+    says(LATE + code, ["7", "8", "9", "10", "11"])
+
+
 def test_an_error_of_the_kernels_is_told_by_the_wait() -> None:
     """The wait fails, not the read that came with it."""
     check = """
@@ -259,8 +267,8 @@ SLOW = b""".version 7.0
 again: sub.u32 %r1, %r1, 1; setp.ne.u32 %p, %r1, 0; @%p bra again; st.global.u32 [%a], %r2; ret; }
 """
 slow = load(SLOW, b"slow"); context = ok(d.cuCtxGetCurrent())
-def late(to, value, n):
-    v = ctypes.c_uint64(to), ctypes.c_uint32(n), ctypes.c_uint32(value); a = (ctypes.c_void_p * 3)(*map(ctypes.addressof, v)); ok(d.cuLaunchKernel(slow, 1,1,1, 1,1,1, 0, s, ctypes.addressof(a), 0))
+def late(to, value, n, stream=s):
+    v = ctypes.c_uint64(to), ctypes.c_uint32(n), ctypes.c_uint32(value); a = (ctypes.c_void_p * 3)(*map(ctypes.addressof, v)); ok(d.cuLaunchKernel(slow, 1,1,1, 1,1,1, 0, stream, ctypes.addressof(a), 0))
 def second(after=0): ok(d.cuCtxSetCurrent(context)); time.sleep(after); ok(d.cuMemGetInfo())
 '''
 

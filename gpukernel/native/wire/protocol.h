@@ -143,6 +143,16 @@ struct MemoryOperation {
 };
 constexpr unsigned MOST_MEMORY_OPERATIONS = 256;  // at a time, as in CUDA
 
+// A read of device memory that is made once a stream has come to a host function.  With the news comes
+// nothing of it, or a byte that is 1 where the default stream had nothing left to do then, and for each read
+// a byte that is 0, or 1 and what was read.  Nothing comes where the program has to be told something with an
+// answer of its own: an error, printed text.
+struct EarlyRead {
+    uint64_t address, bytes;
+    friend bool operator==(const EarlyRead&, const EarlyRead&) = default;
+};
+constexpr size_t MOST_EARLY_READS = 4, MOST_EARLY_BYTES = 1 << 10;  // of one function, of one read
+
 // The operations of `virtual_memory`: arguments → answer.  Addresses and handles are the program's own; sizes
 // are in bytes.
 enum class VirtualMemory : uint32_t {

@@ -136,9 +136,9 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
     const uint64_t of = stream_name(connection, stream);
     if (bytes <= COPY_PIECE) {
         const DeviceRead read{source, of, bytes};
-        if (connection.foresight.is_ahead && take_read_ahead(connection, read, to)) return CUDA_SUCCESS;
+        if (take_read_ahead(connection, read, to)) return CUDA_SUCCESS;
         Request request(connection, wire::CopyToHostRequest{source, of, bytes});
-        const uint64_t number = note_read(connection.foresight, read);
+        const uint64_t number = note_read(connection, read);
         const CUresult result = request.send_into(to, bytes);
         if (result == CUDA_SUCCESS) connection.foresight.over = number;
         return result;

@@ -31,7 +31,7 @@ class Caller {
     }
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);
-        waiting_[++numbers_] = {call, 0, 0, 0, false};
+        waiting_[++numbers_] = {call, 0, 0, 0, false, {}};
         ++host_calls_left;
         return numbers_;
     }
@@ -43,10 +43,12 @@ class Caller {
         return number;
     }
     // The request of that gate, in `stream`; `open` where the stream does not wait at it.
-    void sent(uint64_t gate, uint64_t stream, uint64_t request, bool open) {
+    void sent(uint64_t gate, uint64_t stream, uint64_t request, bool open, EarlyQuestion question = {}) {
         std::lock_guard lock(mutex_);
-        if (auto it = waiting_.find(gate); it != waiting_.end())
-            it->second.stream = stream, it->second.request = request, it->second.open = open;
+        const auto it = waiting_.find(gate);
+        if (it == waiting_.end()) return;
+        it->second.stream = stream, it->second.request = request, it->second.open = open;
+        it->second.question = std::move(question);
     }
     void forget(uint64_t number) {
         std::lock_guard lock(mutex_);
@@ -57,16 +59,22 @@ class Caller {
     void run() {
         uint64_t number = 0;
         CUresult status;
+        std::string early;
         for (int i = 0; i < AHEAD; ++i)
             if (!ask()) return;
-        while (next(number, status) && ask()) {
+        while (next(number, status, early) && ask()) {
             Gate gate;
             {
                 std::lock_guard lock(mutex_);
                 auto it = waiting_.find(number);
                 if (it == waiting_.end()) return;
-                gate = it->second;
+                gate = std::move(it->second);
                 waiting_.erase(it);
+            }
+            if (status == CUDA_SUCCESS &&
+                gate.request) {  // what the function tells of is known before it runs
+                tell_passed(*of_, gate.stream, gate.request - 1);
+                tell_function(*of_, {gate.request, gate.stream, std::move(gate.question), early});
             }
             if (gate.call.function || gate.call.callback) {
                 perform(gate.call, status);
@@ -74,7 +82,7 @@ class Caller {
                 wait_for_calls(*of_, gate.local);
                 --host_calls_left;
             }
-            if (status == CUDA_SUCCESS && gate.request) note_stream(*of_, gate.stream, gate.request);
+            if (status == CUDA_SUCCESS && gate.request) tell_passed(*of_, gate.stream, gate.request);
             if (gate.open) {  // the worker did not wait for it
                 --of_->finished.open;
                 continue;
@@ -87,15 +95,19 @@ class Caller {
         const std::vector<char> question = wire::frame_of(wire::NextHostFunctionRequest{key_});
         return reports_.write(question.data(), question.size());
     }
-    bool next(uint64_t& number, CUresult& status) {
+    bool next(uint64_t& number, CUresult& status, std::string& early) {
+        constexpr size_t LEAST = sizeof(wire::AnswerHead) + wire::NextHostFunctionAnswer::HEAD_BYTES;
+        constexpr size_t MOST_EARLY = 1 + wire::MOST_EARLY_READS * (1 + wire::MOST_EARLY_BYTES);
         struct {
             wire::FrameHeader header;
             wire::AnswerHead answer;
             char outputs[wire::NextHostFunctionAnswer::HEAD_BYTES];
         } frame;
-        if (!reports_.read(&frame, sizeof frame) ||
-            frame.header.length != sizeof frame - sizeof frame.header || frame.answer.result != CUDA_SUCCESS)
+        if (!reports_.read(&frame, sizeof frame) || frame.header.length < LEAST ||
+            frame.header.length > LEAST + MOST_EARLY || frame.answer.result != CUDA_SUCCESS)
             return false;
+        early.resize(frame.header.length - LEAST);
+        if (!reports_.read(early.data(), early.size())) return false;
         wire::Reader in(frame.outputs, sizeof frame.outputs);
         const auto outputs = wire::NextHostFunctionAnswer::read(in);
         number = outputs.number, status = static_cast<CUresult>(outputs.status);
@@ -107,6 +119,7 @@ class Caller {
         uint64_t local;  // and a function that runs in the program; 0: none
         uint64_t stream, request;
         bool open;  // the worker does not wait for it
+        EarlyQuestion question;
     };
 
     wire::Channel reports_, done_;
@@ -172,8 +185,14 @@ CUresult call_in_order(Connection& connection, const HostCall& call) {
     const uint64_t number = caller->expect(call);
     CUresult result;
     {
-        Request request(connection, wire::HostFunctionRequest{of, number});
-        caller->sent(number, canonical(of), request.number(), open);
+        std::unique_lock lock(connection.mutex);
+        EarlyQuestion question = expect_reads(connection, canonical(of));
+        const auto* const reads = reinterpret_cast<const char*>(question.reads.data());
+        Request request(
+            connection,
+            wire::HostFunctionRequest{of, number, {reads, question.reads.size() * sizeof(wire::EarlyRead)}},
+            std::move(lock));
+        caller->sent(number, canonical(of), request.number(), open, std::move(question));
         if (open) note_open(connection, canonical(of)), ++connection.finished.open;
         result = request.queue();
         // In order, before the stream comes there: the worker reports it and goes on.
@@ -190,7 +209,7 @@ uint64_t add_gate(Connection& connection, uint64_t stream, uint64_t call) {
     Caller* const caller = caller_of(connection, false);  // which is there before a function runs here
     const uint64_t gate = caller->expect_gate(call), request = ++connection.foresight.requests;
     append_request(connection, static_cast<uint16_t>(wire::CustomCall::host_function),
-                   [&](wire::Writer& to) { wire::HostFunctionRequest{stream, gate}.write(to); });
+                   [&](wire::Writer& to) { wire::HostFunctionRequest{stream, gate, {}}.write(to); });
     caller->sent(gate, stream, request, false);
     return request;
 }

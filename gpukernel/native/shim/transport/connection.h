@@ -11,9 +11,11 @@
 #include <vector>
 
 #include "libcuda/entry_points.h"
+#include "shim/transport/early_reads.h"
 #include "shim/transport/finished.h"
 #include "shim/transport/foresight.h"
 #include "shim/transport/memo.h"
+#include "shim/transport/news.h"
 #include "shim/transport/spares.h"
 #include "wire/channel.h"
 #include "wire/protocol.h"
@@ -74,6 +76,7 @@ class Connection {
     std::vector<char>& buffer() { return buffer_; }
     Foresight foresight;
     Finished finished;
+    EarlyReads early_reads;
     Spares spares;
     Memo memo;
     bool flush();
@@ -88,6 +91,7 @@ class Connection {
     bool has_several_threads() const { return several_threads_; }
 
     // --- without `mutex` ---
+    News news;
     // Waits for an answer.  Several threads may wait, and one of them reads for all.
     CUresult await(PendingAnswer& answer);
 

@@ -36,8 +36,19 @@ void pass(Connection& connection, uint64_t stream, uint64_t number) {
     }
 }
 
-// Takes note of a read that is over (foresight.h).
+// Everything in `stream` up to `number` is finished, said by a wait.
+void note_passed(Connection& connection, uint64_t stream, uint64_t number) {
+    // That a wait for the legacy stream is one for all that block is not said of every driver.
+    const Finished& finished = connection.finished;
+    const bool alone = std::none_of(finished.streams.begin(), finished.streams.end(), [](const auto& one) {
+        return one.second.blocks && one.first != canonical(0);
+    });
+    if (alone || canonical(stream) != canonical(0)) pass(connection, canonical(stream), number);
+}
+
+// Takes note of what was told, and of a read that is over (foresight.h).
 void look_at_reads(Connection& connection) {
+    look_at_news(connection);
     const Foresight& foresight = connection.foresight;
     if (foresight.last && foresight.over == foresight.last)
         pass(connection, foresight.stream, foresight.last);
@@ -64,7 +75,7 @@ bool idle(Connection& connection) {
     const Finished& finished = connection.finished;
     const Finished::Stream& legacy = *find(connection, canonical(0));
     const uint64_t all = finished.made_streams ? finished.all : std::max(finished.all, legacy.passed);
-    if (all < finished.anywhere) return false;
+    if (all < finished.anywhere || all < finished.gone) return false;
     return std::all_of(finished.streams.begin(), finished.streams.end(),
                        [&](const auto& one) { return std::max(all, one.second.passed) >= one.second.work; });
 }
@@ -177,6 +188,41 @@ bool leaves_work(uint16_t call) {
     }
 }
 
+// What is not named here does what it leaves as work.
+Change changes_memory(uint16_t call) {
+    switch (call) {
+        case static_cast<uint16_t>(CustomCall::host_function):
+        case static_cast<uint16_t>(DriverCall::cuStreamWaitEvent):
+            return Change::none;
+        case static_cast<uint16_t>(CustomCall::load_image):
+        case static_cast<uint16_t>(CustomCall::load_library):
+        case static_cast<uint16_t>(CustomCall::functions):
+        case static_cast<uint16_t>(CustomCall::keep_block):
+        case static_cast<uint16_t>(CustomCall::take_block):
+        case static_cast<uint16_t>(CustomCall::virtual_memory):
+        case static_cast<uint16_t>(DriverCall::cuMemAlloc_v2):
+        case static_cast<uint16_t>(DriverCall::cuMemFree_v2):
+        case static_cast<uint16_t>(DriverCall::cuModuleGetFunction):
+        case static_cast<uint16_t>(DriverCall::cuModuleGetGlobal_v2):
+        case static_cast<uint16_t>(DriverCall::cuModuleUnload):
+        case static_cast<uint16_t>(DriverCall::cuLibraryGetKernel):
+        case static_cast<uint16_t>(DriverCall::cuLibraryGetModule):
+        case static_cast<uint16_t>(DriverCall::cuLibraryGetGlobal):
+        case static_cast<uint16_t>(DriverCall::cuLibraryUnload):
+        case static_cast<uint16_t>(DriverCall::cuKernelGetFunction):
+        case static_cast<uint16_t>(DriverCall::cuFuncGetModule):
+        case static_cast<uint16_t>(DriverCall::cuFuncSetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuFuncSetCacheConfig):
+        case static_cast<uint16_t>(DriverCall::cuFuncLoad):
+        case static_cast<uint16_t>(DriverCall::cuKernelGetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuKernelSetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuKernelSetCacheConfig):
+            return Change::at_once;
+        default:
+            return leaves_work(call) ? Change::by_work : Change::none;
+    }
+}
+
 uint64_t canonical(uint64_t stream) {
     return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;
 }
@@ -190,12 +236,39 @@ void note_idle(Connection& connection, uint64_t number) {
 
 void note_stream(Connection& connection, uint64_t stream, uint64_t number) {
     std::lock_guard lock(connection.mutex);
-    // That a wait for the legacy stream is one for all that block is not said of every driver.
-    const Finished& finished = connection.finished;
-    const bool alone = std::none_of(finished.streams.begin(), finished.streams.end(), [](const auto& one) {
-        return one.second.blocks && one.first != canonical(0);
-    });
-    if (alone || canonical(stream) != canonical(0)) pass(connection, canonical(stream), number);
+    note_passed(connection, stream, number);
+}
+
+void look_at_news(Connection& connection) {
+    News& news = connection.news;
+    if (!news.any) return;
+    std::unordered_map<uint64_t, uint64_t> passed;
+    std::deque<News::Function> functions;
+    {
+        std::lock_guard lock(news.mutex);
+        passed.swap(news.passed), functions.swap(news.functions), news.any = false;
+    }
+    for (const auto& [stream, number] : passed) note_passed(connection, stream, number);
+    for (const News::Function& function : functions) note_function(connection, function);
+}
+
+void tell_passed(Connection& connection, uint64_t stream, uint64_t request) {
+    News& news = connection.news;
+    std::lock_guard lock(news.mutex);
+    uint64_t& passed = news.passed[stream];
+    passed = std::max(passed, request), news.any = true;
+}
+
+void tell_function(Connection& connection, News::Function function) {
+    if (function.question.settles == Settles::no) return;
+    News& news = connection.news;
+    if (!function.early.empty()) {
+        note_answer(connection, function.request);  // no error was left to be told
+        if (function.early[0]) tell_passed(connection, canonical(0), function.request);
+    }
+    std::lock_guard lock(news.mutex);
+    if (news.functions.size() == News::MOST) news.functions.pop_front();
+    news.functions.push_back(std::move(function)), news.any = true;
 }
 
 void note_made_stream(Connection& connection, uint64_t stream, bool blocks) {
@@ -205,6 +278,7 @@ void note_made_stream(Connection& connection, uint64_t stream, bool blocks) {
 void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
     Finished& finished = connection.finished;
     if (has_run(connection, finished.calls) && !finished.open) return;
+    look_at_news(connection);
     const bool works = leaves_work(call) || call == static_cast<uint16_t>(CustomCall::copy_to_host);
     const auto gate_where_needed = [&](uint64_t name, const Finished::Stream& of, bool waits) {
         if ((works && !has_run(connection, of.call)) || (waits && is_open(connection, of)))
@@ -223,6 +297,11 @@ void note_request(Connection& connection, uint16_t call, std::optional<uint64_t>
         Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr;
         (of ? of->work : finished.anywhere) = number;
         if (of && of->blocks) finished.blocking = number;
+    }
+    if (const Change change = changes_memory(call); change != Change::none) {
+        finished.changed = number;
+        Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr;
+        if (change == Change::by_work) (of ? of->changes : finished.changes) = number;
     }
     switch (call) {
         case static_cast<uint16_t>(DriverCall::cuStreamCreate):
@@ -269,6 +348,43 @@ bool is_done(Connection& connection, CUstream stream) {
     std::lock_guard lock(connection.mutex);
     const Finished::Stream* const found = find(connection, of);
     return found && has_run(connection, found->call) && (done(connection, of) || idle(connection)) &&
+           may_answer(connection);
+}
+
+Settles settles(Connection& connection, uint64_t stream) {
+    look_at_reads(connection);
+    const Finished& finished = connection.finished;
+    if (!find(connection, stream) || std::max(finished.changes, finished.gone) > finished.all)
+        return Settles::no;
+    // Which requests of which stream are finished when it comes there.
+    std::unordered_map<uint64_t, uint64_t> finished_then{{stream, UINT64_MAX}};
+    for (std::vector<uint64_t> left{stream}; !left.empty();) {
+        const uint64_t name = left.back(), up_to = finished_then[name];
+        left.pop_back();
+        const Finished::Stream* const of = find(connection, name);
+        if (!of) continue;
+        for (const Finished::Join& join : of->joins) {
+            if (join.number > up_to) continue;
+            uint64_t& then = finished_then[join.event.stream];
+            if (then >= join.event.number) continue;
+            then = join.event.number;
+            left.push_back(join.event.stream);
+        }
+    }
+    Settles all = Settles::yes;
+    for (const auto& [name, of] : finished.streams) {
+        const auto then = finished_then.find(name);
+        const uint64_t known = std::max(of.passed, finished.all);
+        if (of.changes <= (then == finished_then.end() ? known : std::max(known, then->second))) continue;
+        if (name != canonical(0)) return Settles::no;
+        all = Settles::but_for_the_default_stream;
+    }
+    return all;
+}
+
+bool may_tell(Connection& connection, uint64_t stream) {
+    const Finished::Stream* const of = find(connection, canonical(stream));
+    return of && !has_mirrors() && has_run(connection, of->call) && done(connection, canonical(stream)) &&
            may_answer(connection);
 }
 
@@ -362,9 +478,14 @@ void noted_cuStreamCreate(Connection& connection, CUstream* stream, unsigned fla
 void noted_cuStreamCreateWithPriority(Connection& connection, CUstream* stream, unsigned flags, int) {
     noted_cuStreamCreate(connection, stream, flags);
 }
+// Its work goes on.
 void noted_cuStreamDestroy_v2(Connection& connection, CUstream stream) {
-    if (connection.finished.streams.erase(reinterpret_cast<uint64_t>(stream)))
-        connection.finished.sure = connection.foresight.requests;
+    Finished& finished = connection.finished;
+    const auto found = finished.streams.find(reinterpret_cast<uint64_t>(stream));
+    if (found == finished.streams.end()) return;
+    if (!done(connection, found->second)) finished.gone = connection.foresight.requests;
+    finished.streams.erase(found);
+    finished.sure = connection.foresight.requests;
 }
 // A stream that waits is finished when what it waits for is.
 void noted_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent event, unsigned) {

@@ -24,6 +24,7 @@
 namespace gpukernel::shim {
 
 class Connection;
+enum class Settles : uint8_t;
 
 // Of one connection, under its mutex but for the atomics.
 struct Finished {
@@ -39,6 +40,7 @@ struct Finished {
     struct Stream {
         bool blocks = false;      // waits for the legacy stream's work, which waits for its
         uint64_t work = 0;        // the newest request that may have left work in it
+        uint64_t changes = 0;     // the newest that may have left work in it that changes memory
         uint64_t passed = 0;      // every request in it up to this one is finished
         uint64_t call = 0;        // the newest host function run in the program that its work comes after
         uint64_t open = 0;        // the request of the newest one that the worker does not wait for
@@ -47,6 +49,9 @@ struct Finished {
 
     uint64_t blocking = 0;          // the newest request that may have left work in a stream that blocks
     uint64_t anywhere = 0;          // the newest request that may have left work in any stream
+    uint64_t changes = 0;           // the same, of work that changes memory
+    uint64_t changed = 0;           // the newest request that may change memory, at once or by work
+    uint64_t gone = 0;              // the newest end of a stream that may have left work
     uint64_t all = 0;               // every request up to this one is finished
     bool made_streams = false;      // there are or were others than the legacy stream
     uint64_t sure = 0;              // a queued request that cannot fail,
@@ -56,12 +61,16 @@ struct Finished {
     std::atomic<uint64_t> run{0};   // and how many it has run, in their order
     std::atomic<int> open{0};       // functions that the worker reports without waiting for them
     // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
-    std::unordered_map<uint64_t, Stream> streams{{1, {true, 0, 0, 0, 0, {}}}};
+    std::unordered_map<uint64_t, Stream> streams{{1, {true, 0, 0, 0, 0, 0, {}}}};
     std::unordered_map<uint64_t, Recording> events;  // of this program alone, that exist
 };
 
 // Whether a call may leave work on the device that goes on when it returns.
 bool leaves_work(uint16_t call);
+// What a call may do to the device's memory: nothing, or something that is done when the worker has served
+// it, or is left as work.
+enum class Change : uint8_t { none, at_once, by_work };
+Change changes_memory(uint16_t call);
 // Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
 uint64_t canonical(uint64_t stream);
 
@@ -87,6 +96,13 @@ bool is_idle(Connection& connection);
 bool is_over(Connection& connection);
 // The same of one stream, which exists.
 bool is_done(Connection& connection, CUstream stream);
+
+// Under the mutex: takes note of what host functions have told (news.h).
+void look_at_news(Connection& connection);
+// Under the mutex: whether work that is put into a stream now comes after all that changes memory so far.
+Settles settles(Connection& connection, uint64_t stream);
+// Under the mutex: whether a read in a stream would wait for nothing and tell of no error.
+bool may_tell(Connection& connection, uint64_t stream);
 
 // Whether a stream takes functions that the worker does not wait for: one that no other stream waits for.
 bool may_be_open(Connection& connection, uint64_t stream);

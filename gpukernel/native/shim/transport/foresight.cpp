@@ -67,6 +67,8 @@ CUresult wait_and_read_ahead(Connection& connection) {
 
 bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
     Foresight& foresight = connection.foresight;
+    if (take_early(connection, read, to)) return true;
+    if (!foresight.is_ahead) return false;
     std::vector<char> data;
     {
         std::lock_guard lock(connection.mutex);
@@ -79,7 +81,9 @@ bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
     return true;
 }
 
-uint64_t note_read(Foresight& foresight, const DeviceRead& read) {
+uint64_t note_read(Connection& connection, const DeviceRead& read) {
+    Foresight& foresight = connection.foresight;
+    learn_read(connection, read);
     if (foresight.waited == foresight.requests - 1 && foresight.waited && read.bytes <= Foresight::MOST)
         foresight.expected = read;
     foresight.last = foresight.requests, foresight.stream = canonical(read.stream);

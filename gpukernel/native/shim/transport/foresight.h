@@ -49,7 +49,8 @@ void share_memory(Connection& connection);
 CUresult wait_and_read_ahead(Connection& connection);
 // Gives what was read ahead, if it is this and nothing was asked since; false where not.
 bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to);
-// A request has begun that reads this; returns its number, which is to be stored in `over` when it is.
-uint64_t note_read(Foresight& foresight, const DeviceRead& read);
+// Under the mutex: a request has begun that reads this; returns its number, which is to be stored in `over`
+// when it is.
+uint64_t note_read(Connection& connection, const DeviceRead& read);
 
 }  // namespace gpukernel::shim

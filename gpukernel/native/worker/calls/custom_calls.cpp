@@ -352,8 +352,17 @@ CUresult serve_host_function(Session& session, Reader& in, Writer&) {
     const auto request = wire::HostFunctionRequest::read(in);
     const bool known = session.handle(request.stream, Kind::stream, stream);
     if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
+    std::vector<wire::EarlyRead> reads(request.reads.size() / sizeof(wire::EarlyRead));
+    if (reads.size() > wire::MOST_EARLY_READS) return CUDA_ERROR_INVALID_VALUE;
+    if (!reads.empty()) {
+        std::memcpy(reads.data(), request.reads.data(), reads.size() * sizeof reads[0]);
+        for (const wire::EarlyRead& read : reads)
+            if (read.bytes > wire::MOST_EARLY_BYTES) return CUDA_ERROR_INVALID_VALUE;
+        session.lease().early_reads.prepare();
+    }
     session.waits_for_host();
-    return session.host_functions()->add_gate(session.cuda(), known ? &stream : nullptr, request.number);
+    return session.host_functions()->add_gate(session.cuda(), known ? &stream : nullptr, request.number,
+                                              std::move(reads));
 }
 
 // The host functions of the program with `key`; nullptr where there is none.
@@ -363,14 +372,16 @@ static std::shared_ptr<HostFunctions> host_functions_of(Session& session, uint64
 }
 
 CUresult serve_next_host_function(Session& session, Reader& in, Writer& out) {
-    uint64_t number;
-    CUresult status;
+    HostFunctions::Reached reached;
     const auto [key] = wire::NextHostFunctionRequest::read(in);
     auto functions = in.failed() ? nullptr : host_functions_of(session, key);
     if (!functions) return CUDA_ERROR_INVALID_HANDLE;
     session.follow(functions);
-    if (!functions->next(number, status)) return CUDA_ERROR_INVALID_HANDLE;
-    wire::NextHostFunctionAnswer{number, static_cast<int32_t>(status)}.write(out);
+    if (!functions->next(reached)) return CUDA_ERROR_INVALID_HANDLE;
+    const std::vector<char> early = functions->read_early(reached);
+    wire::NextHostFunctionAnswer{
+        reached.number, static_cast<int32_t>(reached.status), {early.data(), early.size()}}
+        .write(out);
     return CUDA_SUCCESS;
 }
 

@@ -200,6 +200,7 @@ bool VirtualMemory::tiled(CUdeviceptr address, uint64_t bytes) const {
 
 CUresult VirtualMemory::unmap(CUdeviceptr address, uint64_t bytes) {
     if (!tiled(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
+    const auto pause = session_.lease().early_reads.pause();
     const CUresult result = session_.cuda().cuMemUnmap(address, bytes);
     if (result != CUDA_SUCCESS) return result;
     for (auto it = mapped_.find(address); it != mapped_.end() && it->first - address < bytes;) {
@@ -219,6 +220,7 @@ CUresult VirtualMemory::set_access(CUdeviceptr address, uint64_t bytes, CUmemAcc
         !tiled(address, bytes))
         return CUDA_ERROR_INVALID_VALUE;
     const CUmemAccessDesc description{{CU_MEM_LOCATION_TYPE_DEVICE, session_.device()}, access};
+    const auto pause = session_.lease().early_reads.pause();
     const CUresult result = session_.cuda().cuMemSetAccess(address, bytes, &description, 1);
     if (result != CUDA_SUCCESS) return result;
     for (auto it = mapped_.find(address); it != mapped_.end() && it->first - address < bytes; ++it) {
@@ -286,6 +288,7 @@ CUresult VirtualMemory::serve(wire::Reader& in, wire::Writer& out) {
 }
 
 void VirtualMemory::end() {
+    const auto pause = session_.lease().early_reads.pause();
     for (const auto& [address, mapping] : mapped_) {
         session_.lease().set_accessible(address, 0);
         session_.cuda().cuMemUnmap(address, mapping.bytes);

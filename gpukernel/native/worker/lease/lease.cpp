@@ -285,13 +285,14 @@ void Lease::set_accessible(CUdeviceptr address, uint64_t bytes) {
         accessible_.erase(address);
 }
 
-bool Lease::valid(CUdeviceptr address, uint64_t bytes) const {
+bool Lease::valid(CUdeviceptr address, uint64_t bytes, bool lasting) const {
     std::lock_guard lock(mutex_);
     auto it = blocks_.upper_bound(address);
     if (it != blocks_.begin()) {
         --it;
         const uint64_t offset = address - it->first;
-        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset) return !it->second.ending;
+        if (offset <= it->second.bytes && bytes <= it->second.bytes - offset)
+            return !it->second.ending && (it->second.shareable || !lasting);
     }
     // Adjacent mappings count as one range.
     auto mapping = accessible_.upper_bound(address);

@@ -22,6 +22,7 @@
 #include "worker/lease/host_memory.h"
 #include "worker/lease/shared.h"
 #include "worker/server/driver.h"
+#include "worker/session/early_reads.h"
 #include "worker/session/staging_buffers.h"
 
 namespace gpukernel::worker {
@@ -48,6 +49,7 @@ class Lease {
     // An error of work that another thread waited for; the next answer returns it.
     std::atomic<CUresult> stray_error{CUDA_SUCCESS};
     StagingBuffers staging_buffers{cuda, stray_error, host_memory};
+    EarlyReads early_reads{*this};
     FreedBlocks freed{*this};
 
     // --- allocations ---
@@ -83,7 +85,8 @@ class Lease {
     // How many programs have streams that may wait for something else than the device.
     std::atomic<int> waits_for_host{0};
     // Whether the range lies in one allocation or variable, or in accessible mappings without a gap.
-    bool valid(CUdeviceptr address, uint64_t bytes) const;
+    // `lasting`: in none that goes in a stream's order or with a module.
+    bool valid(CUdeviceptr address, uint64_t bytes, bool lasting = false) const;
     // Frees all allocations of the owner's with `free`; what the driver does not free stays charged.
     void free_all(const void* owner, const std::function<bool(CUdeviceptr)>& free);
 

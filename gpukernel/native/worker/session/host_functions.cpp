@@ -1,6 +1,6 @@
 #include "worker/session/host_functions.h"
 
-#include <tuple>
+#include "worker/session/session.h"
 
 namespace gpukernel::worker {
 
@@ -15,7 +15,8 @@ struct HostFunctions::Gate {
 
 // The gate is a callback and not a host function of the driver, because callbacks are called after an error,
 // too, and the program must learn of that.
-CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t number) {
+CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t number,
+                                 std::vector<wire::EarlyRead> reads) {
     {
         std::lock_guard lock(mutex_);
         if (over_) return CUDA_ERROR_INVALID_VALUE;
@@ -23,7 +24,8 @@ CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t 
         if (gates_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
         if (!book_.take(HostMemory::HOST_FUNCTION)) return CUDA_ERROR_OUT_OF_MEMORY;
         charged_ += HostMemory::HOST_FUNCTION;
-        gates_[number] = {};
+        State& state = gates_[number];
+        state.reads = std::move(reads), state.launches = program_.lease().launches;
     }
     auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
     const CUresult result =
@@ -63,14 +65,35 @@ void HostFunctions::change(uint64_t number, bool State::* what, bool to) {
     book_.give_back(HostMemory::HOST_FUNCTION);
 }
 
-bool HostFunctions::next(uint64_t& number, CUresult& status) {
+bool HostFunctions::next(Reached& reached) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return over_ || !reached_.empty(); });
     if (over_) return false;
-    std::tie(number, status) = reached_.front();
+    const auto [number, status] = reached_.front();
     reached_.pop_front();
+    State& state = gates_.at(number);
+    reached = {number, status, std::move(state.reads), state.launches};
     change(number, &State::reported, true);
     return true;
+}
+
+// What the program has to be told comes with the answer to its own read.
+std::vector<char> HostFunctions::read_early(const Reached& reached) {
+    if (reached.reads.empty() || reached.status != CUDA_SUCCESS) return {};
+    Lease* lease;
+    {
+        std::lock_guard lock(mutex_);
+        if (over_ || program_.has_to_tell()) return {};
+        lease = &program_.lease();
+    }
+    std::vector<char> early;
+    const CUresult error = lease->early_reads.read(reached.reads, early);
+    std::lock_guard lock(mutex_);
+    if (over_) return {};
+    if (error != CUDA_SUCCESS) program_.keep(error);
+    if (early.empty() || program_.has_to_tell()) return {};
+    if (lease->launches == reached.launches) lease->finished();
+    return early;
 }
 
 void HostFunctions::done(uint64_t number) {

@@ -7,11 +7,15 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <vector>
 
+#include "wire/protocol.h"
 #include "worker/lease/host_memory.h"
 #include "worker/server/driver.h"
 
 namespace gpukernel::worker {
+
+class Session;
 
 // A stream that comes to a function's place stops at a gate: a driver callback that reports the function to
 // the program, over another connection than the one whose requests may wait for that stream.  The gate opens
@@ -19,12 +23,21 @@ namespace gpukernel::worker {
 // is reported, and the stream goes on.
 class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
   public:
-    explicit HostFunctions(HostMemory& book) : book_(book) {}
+    HostFunctions(Session& program, HostMemory& book) : program_(program), book_(book) {}
     ~HostFunctions() { book_.give_back(charged_); }
     // Puts the gate of function `number` into `stream`; nullptr: the stream does not exist.
-    CUresult add_gate(Driver& cuda, const CUstream* stream, uint64_t number);
+    CUresult add_gate(Driver& cuda, const CUstream* stream, uint64_t number,
+                      std::vector<wire::EarlyRead> reads);
+    struct Reached {
+        uint64_t number;
+        CUresult status;
+        std::vector<wire::EarlyRead> reads;
+        uint64_t launches;  // of the lease, when the gate was put there
+    };
     // Waits for the next gate that a stream comes to; false where the program is gone.
-    bool next(uint64_t& number, CUresult& status);
+    bool next(Reached& reached);
+    // Makes its reads, and returns what comes of them with the news (wire::EarlyRead).
+    std::vector<char> read_early(const Reached& reached);
     void done(uint64_t number);  // opens the gate
     void end();                  // the program is gone: opens all gates
 
@@ -35,6 +48,8 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
     // What the worker keeps of a gate, and charges to the lease's book until nothing of it is left.
     struct State {
         bool shut = true, reported = false, passed = false;
+        std::vector<wire::EarlyRead> reads;
+        uint64_t launches = 0;
     };
     void change(uint64_t number, bool State::* what, bool to);  // under the mutex
 
@@ -42,6 +57,7 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
     std::condition_variable changed_;
     std::deque<std::pair<uint64_t, CUresult>> reached_;
     std::map<uint64_t, State> gates_;
+    Session& program_;  // not when it is over
     HostMemory& book_;
     uint64_t charged_ = 0;
     bool over_ = false;

@@ -23,6 +23,7 @@ class MemoryChecks {
     }
     // The sentence about the program's first access past an allocation, once it is there; then never again.
     std::string sentence();
+    bool has_sentence() const { return waiting_; }
     // Any other sentence for the program, which it is told once.
     void warn(const std::string& sentence);
 

@@ -1,6 +1,7 @@
 #include "worker/session/session.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <unistd.h>
@@ -155,7 +156,7 @@ void Session::release_everything() {
     handles.clear(), linked_.clear();
     if (lease_.connections == 1) {  // no other program: the next one finds the context as it was
         lease_.reset_limits();
-        lease_.staging_buffers.clear();
+        lease_.staging_buffers.clear(), lease_.early_reads.clear();
         printed_text();  // is nobody's any more
         lease_.heard_out = lease_.launches.load();
     }
@@ -419,6 +420,7 @@ bool Session::wait_for_memory(uint64_t seen) {
 
 // The driver may answer with the error of earlier work in place of freeing; it tells each once.
 bool Session::free(CUdeviceptr address) {
+    const auto pause = lease_.early_reads.pause();
     for (int tries = 0; tries < MOST_FREES; ++tries) {
         const CUresult result = cuda().cuMemFree_v2(address);
         if (result == CUDA_SUCCESS || poisons(result)) return true;  // or the worker begins anew
@@ -496,6 +498,12 @@ void Session::keep(CUresult result) {
     if (poisons(result)) lease_.poisoned = true;
     CUresult none = CUDA_SUCCESS;
     kept_.compare_exchange_strong(none, result);
+}
+
+bool Session::has_to_tell() const {
+    pollfd output{output_pipe, POLLIN, 0};
+    return kept_ != CUDA_SUCCESS || lease_.stray_error != CUDA_SUCCESS || memory_checks.has_sentence() ||
+           (output_pipe >= 0 && ::poll(&output, 1, 0) != 0);
 }
 
 bool Session::answer(RequestContext& context, CUresult result, const void* bulk, size_t size) {

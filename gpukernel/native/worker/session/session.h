@@ -174,6 +174,9 @@ class Session {
     // The error of an earlier asynchronous call, which the next answer returns instead of success.  A call
     // that creates something checks it first, since the program would not receive the result.
     CUresult kept_error() const { return kept_; }
+    void keep(CUresult result);
+    // Whether the next answer says more than its own result: an error, or text.
+    bool has_to_tell() const;
     // Memory for what a linker is given; nullptr where it is beyond the limit of host memory.
     std::vector<char>* link_data(const void* link, size_t size);
     Views views;  // texture and surface objects
@@ -231,7 +234,6 @@ class Session {
     bool serve_share_memory(RequestContext& context);
     // Writes the frame whose outputs are in context.out, and after them `size` bytes of `bulk`.
     bool answer(RequestContext& context, CUresult result, const void* bulk = nullptr, size_t size = 0);
-    void keep(CUresult result);
     bool is_done(CUstream stream);
     uint64_t flush_freed(std::optional<CUstream> stream);
     void settle_freed(uint64_t flushed, std::optional<CUstream> stream, CUresult waited);
@@ -262,7 +264,7 @@ class Session {
     std::atomic<bool> told_of_host_memory_{false};
     VirtualMemory virtual_memory_{*this};
     const std::shared_ptr<HostFunctions> host_functions_ =
-        std::make_shared<HostFunctions>(lease_.host_memory);
+        std::make_shared<HostFunctions>(*this, lease_.host_memory);
     const uint64_t program_number_;  // common/cancellation.h
     std::atomic<bool> left_{false};
     bool is_program_ = false;  // it sent a call that is no question

@@ -1,0 +1,152 @@
+"""What a program reads after a host function comes with the news that the function is due, and only where nothing can have changed it since."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from tests.remoting.conftest import PRELUDE, worker
+from tests.remoting.test_round_trips import LATE, SPARES, STEP, waits
+from tests.remoting.test_streams import PRINTS
+
+EARLY = (
+    STEP
+    + SPARES
+    + LATE
+    + r"""
+HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p); raw = ctypes.CDLL("libcuda.so.1"); news = threading.Event(); told = HOST(lambda data: news.set())
+t = ok(d.cuStreamCreate(1)); u = ok(d.cuStreamCreate(1)); e = ok(d.cuEventCreate(2)); blocks = [int(ok(d.cuMemAlloc(512))) for _ in range(3)]; ok(d.cuCtxSynchronize())
+def call(function, stream=s): assert raw.cuLaunchHostFunc(ctypes.c_void_p(int(stream)), function, None) == 0
+def hear(stream=s): news.clear(); call(told, stream); news.wait(); time.sleep(0.001)  # the function has ended then, too
+def copy(of=p, n=4, stream=t): ok(d.cuMemcpyDtoHAsync(h, of, n, stream)); return int(own[0])
+def learn(of=p, n=6):
+    for i in range(n): ok(d.cuMemsetD32Async(of, 1000 + i, 1, s)); hear(); assert copy(of) == 1000 + i
+    ok(d.cuMemsetD32Async(of, 5, 1, s)); hear()
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "add(1, p, s); hear(); assert copy() == i + 1",
+        "add(1, p, s); hear(); assert read() == i + 1",  # by the default stream, which has nothing to do
+        # An allocator's addresses in turn.
+        "r = blocks[i % 3]; ok(d.cuMemsetD32Async(r, 7 * i, 4, s)); add(1, r, s); hear(); assert copy(r) == 7 * i + 1",
+        # As JAX does: what tells is another stream, which waits for the step's event.
+        "add(1, p, s); ok(d.cuEventRecord(e, s)); ok(d.cuStreamWaitEvent(u, e, 0)); hear(u); ok(d.cuStreamWaitEvent(t, e, 0)); assert copy() == i + 1",
+    ],
+)
+def test_the_read_after_a_host_function_comes_with_its_news(step: str) -> None:
+    assert waits(step, begin=EARLY, few=20, many=40) == pytest.approx(1, abs=0.3)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        # Between the news and the read the program changes what it reads.
+        "add(1, p, s); hear(); ok(d.cuMemsetD32Async(p, 3 * i, 1, u)); ok(d.cuStreamSynchronize(u)); assert copy() == 3 * i",
+        "add(1, p, s); hear(); ok(d.cuMemsetD32(p, 3 * i, 1)); ok(d.cuStreamSynchronize(0)); assert copy() == 3 * i",
+        "add(1, p, s); hear(); add(1, p, s); ok(d.cuStreamSynchronize(s)); assert copy() == i + 2",
+        "ok(d.cuMemsetD32Async(q, i, 1, s)); hear(); ok(d.cuMemcpyDtoDAsync(p, q, 4, s)); assert copy(stream=s) == i",
+        "add(1, p, s); hear(); own[0] = 9 * i; ok(d.cuMemcpyHtoD(p, h, 4)); own[0] = 0; assert copy() == 9 * i",
+        "add(1, p, s); hear(); late(p, i + 100, 200_000, u); ok(d.cuEventRecord(e, u)); ok(d.cuStreamWaitEvent(t, e, 0)); assert copy() == i + 100",
+        # And does not: the same value twice, and another size.
+        "add(1, p, s); hear(); assert copy() == i + 1 and copy() == i + 1 and copy(n=8) == i + 1",
+        # Before the news another stream began what is not finished then.
+        "late(p, i + 50, 40_000_000, u); add(1, q, s); hear(); ok(d.cuStreamSynchronize(u)); assert copy() == i + 50",
+        "late(p, i + 50, 40_000_000, u); add(1, q, s); hear(); assert copy(stream=u) == i + 50",
+        "late(p, i + 50, 40_000_000, 0); add(1, q, s); hear(); assert read() == i + 50",
+        "late(p, i + 50, 40_000_000, 0); add(1, q, s); hear(); ok(d.cuStreamSynchronize(0)); assert copy() == i + 50",
+        "late(p, i + 50, 40_000_000, u); ok(d.cuMemGetInfo()); ok(d.cuStreamDestroy(u)); u = ok(d.cuStreamCreate(1)); add(1, q, s); hear(); wait(); assert copy() == i + 50",
+        # The event that is waited for is an older one than the work.
+        "ok(d.cuEventRecord(e, u)); late(p, i + 50, 40_000_000, u); ok(d.cuStreamWaitEvent(s, e, 0)); add(1, q, s); hear(); ok(d.cuStreamSynchronize(u)); assert copy() == i + 50",
+    ],
+)
+def test_what_is_read_after_the_news_is_what_the_device_has(step: str) -> None:
+    """Each step first has the same reads come early, so that they are expected."""
+    waits(
+        f"learn(); ok(d.cuMemsetD32Async(p, i, 1, s)); ok(d.cuStreamSynchronize(s)); {step}",
+        begin=EARLY,
+        few=3,
+        many=6,
+    )
+
+
+def says(code: str, lines: list[str]) -> None:
+    async def story() -> None:
+        async with worker() as one:
+            done = await asyncio.to_thread(
+                subprocess.run,
+                [sys.executable, "-c", PRELUDE + EARLY + code],
+                env=one.environment(kind="tcp", shared_memory=False),
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=60,
+            )
+            assert (done.stdout.splitlines(), done.returncode) == (lines, 0), done.stdout + done.stderr
+
+    asyncio.run(story())
+
+
+def test_what_another_thread_launches_after_the_news_is_seen() -> None:
+    code = """
+def work(): ok(d.cuCtxSetCurrent(context)); ok(d.cuMemsetD32Async(p, 8, 1, u)); ok(d.cuStreamSynchronize(u))
+for _ in range(5): learn(); other = threading.Thread(target=work); other.start(); other.join(); print(copy())
+"""
+    says(code, ["8"] * 5)
+
+
+def test_memory_that_is_freed_after_the_news_is_an_error_and_the_next_block_there_has_its_own_bytes() -> None:
+    code = """
+for size in (512, 2 << 20):
+    r = int(ok(d.cuMemAlloc(size))); learn(r); ok(d.cuMemFree(r)); print(name(d.cuMemcpyDtoHAsync(h, r, 4, t)), name(d.cuMemcpyDtoH(h, r, 4)))
+    again = int(ok(d.cuMemAlloc(size))); ok(d.cuMemsetD32Async(again, 6, 1, u)); ok(d.cuStreamSynchronize(u)); print(again == r or size > 512, copy(again)); ok(d.cuMemFree(again))
+"""
+    says(code, ["INVALID_VALUE INVALID_VALUE", "True 6"] * 2)
+
+
+def test_a_graph_that_is_launched_after_the_news_is_seen() -> None:
+    code = """
+ok(d.cuStreamBeginCapture(u, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL)); add(1, p, u); graph = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(u)), 0))
+for _ in range(3): learn(); ok(d.cuGraphLaunch(graph, u)); ok(d.cuStreamSynchronize(u)); print(copy())
+"""
+    says(code, ["6"] * 3)
+
+
+def test_with_managed_memory_nothing_is_read_early() -> None:
+    code = """
+learn(); m = int(ok(d.cuMemAllocManaged(4096, 1))); (ctypes.c_uint32 * 1).from_address(m)[0] = 3; add(4, m, s); ok(d.cuStreamSynchronize(s)); print(copy(), (ctypes.c_uint32 * 1).from_address(m)[0]); learn(); print(copy(m))
+"""
+    says(code, ["5 7", "7"])
+
+
+def test_a_read_comes_after_the_host_functions_of_its_stream() -> None:
+    code = """
+order = []; slow_one = HOST(lambda data: (time.sleep(0.05), order.append(1)))
+for _ in range(3): learn(); call(slow_one, t); copy(); print(order); order.clear()
+"""
+    says(code, ["[1]"] * 3)
+
+
+def test_an_error_of_a_queued_call_is_told_by_the_read_and_what_kernels_printed_comes_before() -> None:
+    code = """
+learn(); d.cuMemsetD32Async(p + (1 << 40), 1, 1, s); hear(); print(name(d.cuMemcpyDtoHAsync(h, p, 4, t)), copy())
+learn(); d.cuMemsetD32Async(p + (1 << 40), 1, 1, u); print(name(d.cuMemcpyDtoHAsync(h, p, 4, t)), copy())
+learn()
+for _ in range(2): ok(d.cuLaunchKernel(say, 1, 1, 1, 1, 1, 1, 0, s, 0, 0)); hear(); copy(); os.write(1, b"read\\n")
+"""
+    says(PRINTS + code, ["INVALID_VALUE 5", "INVALID_VALUE 5", "hello", "read", "hello", "read"])
+
+
+def test_a_thread_that_sends_much_behind_a_host_function_does_not_keep_it_from_ending() -> None:
+    """The worker takes no more before the function has run, and who sends holds the connection meanwhile."""
+    code = """
+ran = []; note = HOST(lambda data: (time.sleep(0.2), ran.append(1))); big = np.zeros(24 << 20, np.uint8); r = int(ok(d.cuMemAlloc(big.nbytes))); b = ok(d.cuStreamCreate(0))
+call(note, b); ok(d.cuMemcpyHtoD(r, big.ctypes.data, big.nbytes)); wait(); print(ran)
+"""
+    says(code, ["[1]"])
