@@ -223,10 +223,19 @@ print([word_of(i) for i in range(2)], code(d.cuLibraryUnload(library)))
     ) == ["[105, 111] 0"]
 
 
+# A thread that runs on another processor may still give an answer after the signal.
+STOP = """
+def state(of): return open(f"/proc/{of}/stat").read().rpartition(")")[2].split()[0]
+def stop():
+    os.kill(STOPPED, signal.SIGSTOP)
+    while any(state(f"{STOPPED}/task/{thread}") != "T" for thread in os.listdir(f"/proc/{STOPPED}/task")): pass
+"""
+
+
 def beside_a_stopped_worker(code: str) -> list[str]:
     async def run() -> list[str]:
         async with worker(secret="ab" * 32) as first, worker(secret="ab" * 32) as second:
-            stopped = f"import signal; STOPPED = {first.handle.pid}"
+            stopped = f"import signal; STOPPED = {first.handle.pid}{STOP}"
             try:
                 done = await first.run(f"{BEGIN}{KERNELS}\n{stopped}\n{code}", second=second)
             finally:
@@ -242,7 +251,7 @@ def test_a_worker_that_does_not_answer_holds_up_no_launch_on_the_other_device() 
     code = """
 use(1); late = ok(d.cuLibraryGetKernel(loaded(), b"store"))
 use(0); prompt = ok(d.cuLibraryGetKernel(loaded(), b"store"))
-os.kill(STOPPED, signal.SIGSTOP)
+stop()
 begun = threading.Event()
 def launch(): use(0); begun.set(); stored(0, late, 1)
 thread = threading.Thread(target=launch, daemon=True); thread.start(); begun.wait()
@@ -256,7 +265,7 @@ os.kill(STOPPED, signal.SIGCONT); thread.join(); print(word_of(0))
 def test_nor_does_the_end_of_a_library_that_such_a_worker_has() -> None:
     code = """
 use(0); ended = loaded(); prompt = ok(d.cuLibraryGetKernel(loaded(), b"store"))
-os.kill(STOPPED, signal.SIGSTOP)
+stop()
 begun = threading.Event()
 def end(): use(0); begun.set(); ok(d.cuLibraryUnload(ended))
 thread = threading.Thread(target=end, daemon=True); thread.start(); begun.wait()
