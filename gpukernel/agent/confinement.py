@@ -68,7 +68,7 @@ OWN_BYTES = 256 << 20
 PROBE_SECONDS = 60
 MIB = 2**20
 MPS_CONTEXT_MIB = 1024
-"""What MPS leaves a worker above its cap.  A client's limit counts what NVIDIA's driver takes for the context, which no slice is charged
+"""The room that MPS leaves a worker above its cap.  A client's limit counts what NVIDIA's driver takes for the context, which no slice is charged
 for: 514 MiB on an H200 (driver 580.159, 2026-11-27), and a context fails where the limit is less."""
 
 

@@ -36,7 +36,7 @@ SIMULATED_FLAGS = {
 """XLA's flags on simulated devices, where the program does not give them itself."""
 
 BLOCKING_VARIABLE = "CUDA_LAUNCH_BLOCKING"
-"""Where it is 1, XLA measures a candidate's time without a kernel before it that waits for what the program writes meanwhile.  On a slice
+"""A variable: where it is 1, XLA measures a candidate's time without a kernel before it that waits for what the program writes meanwhile.  On a slice
 that kernel ends by its own clock (decision 0018): 100 ms for each of hundreds of candidates.  A worker's launches do not heed it; those of
 direct mode do, and each would wait."""
 

@@ -14,7 +14,7 @@ MIB = 2**20
 
 @pytest.fixture
 def real() -> Inventory:
-    """What an agent with two real devices would know."""
+    """The inventory of an agent with two real devices."""
     return Inventory(simulated("v100:2").devices, "libcuda.so.1")
 
 

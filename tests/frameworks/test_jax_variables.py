@@ -1,4 +1,4 @@
-"""What JAX's plugin sets for a program, with a stand-in for JAX."""
+"""Variables that JAX's plugin sets for a program, with a stand-in for JAX."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""What a program reads after a host function comes with the news that the function is due, and only where nothing can have changed it since."""
+"""Reads after a host function come with the news that the function is due, and only where nothing can have changed the memory since."""
 
 from __future__ import annotations
 
-import asyncio
-import subprocess
-import sys
-
 import pytest
 
-from tests.remoting.conftest import PRELUDE, worker
+from tests.remoting import test_round_trips as round_trips
 from tests.remoting.test_round_trips import LATE, SPARES, STEP, waits
 from tests.remoting.test_streams import PRINTS
 
@@ -77,20 +73,7 @@ def test_what_is_read_after_the_news_is_what_the_device_has(step: str) -> None:
 
 
 def says(code: str, lines: list[str]) -> None:
-    async def story() -> None:
-        async with worker() as one:
-            done = await asyncio.to_thread(
-                subprocess.run,
-                [sys.executable, "-c", PRELUDE + EARLY + code],
-                env=one.environment(kind="tcp", shared_memory=False),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=60,
-            )
-            assert (done.stdout.splitlines(), done.returncode) == (lines, 0), done.stdout + done.stderr
-
-    asyncio.run(story())
+    round_trips.says(code, lines, begin=EARLY, tcp=True)
 
 
 def test_what_another_thread_launches_after_the_news_is_seen() -> None:

@@ -145,15 +145,18 @@ def free(): return ok(d.cuMemGetInfo())[0]
 """
 
 
-def says(code: str, lines: list[str], **settings: str) -> None:
-    """Run `code` with a worker of its own, and expect it to print `lines`."""
+def says(
+    code: str, lines: list[str], *, begin: str = STEP + SPARES, tcp: bool = False, **settings: str
+) -> None:
+    """Run `code` behind `begin` with a worker of its own, and expect it to print `lines`."""
 
     async def story() -> None:
         async with worker() as one:
+            environment = one.environment(kind="tcp", shared_memory=False) if tcp else one.environment()
             done = await asyncio.to_thread(
                 subprocess.run,
-                [sys.executable, "-c", PRELUDE + STEP + SPARES + code],
-                env=one.environment() | settings,
+                [sys.executable, "-c", PRELUDE + begin + code],
+                env=environment | settings,
                 capture_output=True,
                 text=True,
                 check=False,

@@ -122,9 +122,7 @@ class Call {
     void* result_ = nullptr;
     std::vector<uint64_t> words_;
 };
-}  // namespace
 
-namespace {
 // The versions of servers' libraries, by what stands for a device: a handle's answer brings them.
 struct Versions {
     std::mutex mutex;
