@@ -116,21 +116,6 @@ CUresult serve_cuMemGetInfo_v2(Session& session, Reader&, Writer& out) {
     return CUDA_SUCCESS;
 }
 
-// Returns the bytes that a limit sets aside on the device, which the lease is charged for.  What the driver
-// sets aside by itself is the context's own.
-static uint64_t set_aside_by(Session& session, CUlimit limit, uint64_t value) {
-    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
-    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
-    if (limit != CU_LIMIT_STACK_SIZE || value <= 1024) return 0;
-    int multiprocessors = 1, threads = 2048;  // a stack for each thread that fits on the device at one time
-    session.cuda().cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
-                                        session.device());
-    session.cuda().cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
-                                        session.device());
-    uint64_t bytes;
-    return __builtin_mul_overflow(value, uint64_t(multiprocessors) * threads, &bytes) ? UINT64_MAX : bytes;
-}
-
 CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
     const auto limit = in.get<CUlimit>();
     const auto value = in.get<uint64_t>();
@@ -157,7 +142,7 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
             return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
     // The driver may refuse: nothing is refunded before it has answered.
-    if (!lease.set_aside(limit, set_aside_by(session, limit, std::max<uint64_t>(value, before))))
+    if (!lease.set_aside(limit, session.set_aside_by(limit, std::max<uint64_t>(value, before))))
         return CUDA_ERROR_OUT_OF_MEMORY;
     lease.usual_limits.try_emplace(limit, before);
     result = session.cuda().cuCtxSetLimit(limit, value);
@@ -165,7 +150,7 @@ CUresult serve_cuCtxSetLimit(Session& session, Reader& in, Writer&) {
     const auto charged_as_set = [&] {
         size_t now = 0;
         return session.cuda().cuCtxGetLimit(&now, limit) != CUDA_SUCCESS ||
-               lease.set_aside(limit, set_aside_by(session, limit, now));
+               lease.set_aside(limit, session.set_aside_by(limit, now));
     };
     if (!charged_as_set()) {
         session.cuda().cuCtxSetLimit(limit, before);

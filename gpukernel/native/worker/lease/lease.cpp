@@ -147,6 +147,7 @@ bool Lease::set_aside(CUlimit limit, uint64_t bytes) {
 
 void Lease::reset_limits() {
     cuda.clear_heap();
+    local_bytes = 0;
     std::erase_if(usual_limits, [this](const auto& usual) {
         return cuda.cuCtxSetLimit(usual.first, usual.second) == CUDA_SUCCESS && set_aside(usual.first, 0);
     });

@@ -114,6 +114,11 @@ class Lease {
     std::optional<std::pair<uint64_t, uint64_t>> books() const;
     // Whether the driver loads a module's code when it is first used.
     bool loads_lazily = false;
+    // Whether kernels' local memory is the device's, so that the first launch of one may take more of it.
+    bool local_memory_on_device = false;
+    bool heeds_first_use() const { return loads_lazily || local_memory_on_device; }
+    // The most local memory of one thread, of all kernels that were used; under `allocation_mutex`.
+    uint64_t local_bytes = 0;
     // Gives back what was charged too much, once no free is pending.  Under `allocation_mutex`.
     void correct();
     uint64_t footprint_at_first = 0;  // of a context without programs

@@ -69,6 +69,12 @@ bool Driver::loads_lazily() const {
     return ask && ask(&mode) == CUDA_SUCCESS && mode == CU_MODULE_LAZY_LOADING;
 }
 
+bool Driver::local_memory_on_device() const {
+    if (!simulated()) return true;
+    const char* const place = std::getenv("GPUKERNEL_SIMGPU_LOCAL_MEMORY");
+    return place && std::strcmp(place, "DEVICE") == 0;
+}
+
 void Driver::bound(HostMemory& book) const {
     using Take = bool (*)(void*, uint64_t);
     using GiveBack = void (*)(void*, uint64_t);

@@ -40,6 +40,8 @@ struct Driver {
     // Whether it loads a module's code when that is first used, as CUDA_MODULE_LOADING or its own usual
     // choice say.
     bool loads_lazily() const;
+    // Whether kernels' local memory is the device's, as with NVIDIA's; a simulated device's is the host's.
+    bool local_memory_on_device() const;
     std::string folder() const;  // where the library lies
     // Frees what kernels of a simulated device have from malloc(); NVIDIA's keeps it until its context ends.
     void clear_heap() const;

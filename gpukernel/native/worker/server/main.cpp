@@ -422,6 +422,7 @@ int main(int argc, char** argv) {
     if (!lease->cuda.simulated()) lease->freed.use_device(options.device);
     lease->footprint_at_first = lease->footprint.bytes().value_or(0);
     lease->loads_lazily = lease->cuda.loads_lazily();
+    lease->local_memory_on_device = lease->cuda.local_memory_on_device();
     if (!options.time_slicing.empty() &&
         !lease->time_slicing.open(
             options.time_slicing, [&] { return lease->cuda.cuCtxSynchronize(); },

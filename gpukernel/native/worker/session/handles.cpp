@@ -24,7 +24,7 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
         const bool of_kernel = have == Kind::kernel && kind == Kind::function;
         if (!of_kernel && have != kind) return false;
         const bool loads = have == Kind::function || have == Kind::kernel;
-        if (!of_kernel && !(loads && lease_.loads_lazily)) return true;
+        if (!of_kernel && !(loads && lease_.heeds_first_use())) return true;
         if (entry.function) return handle = of_kernel ? entry.function : handle, true;
         owner = loaded_with_under_lock(entry.parent);
     }
@@ -41,15 +41,54 @@ bool Session::find(uint64_t name, Kind kind, void*& handle) {
 // A program may launch a kernel of a library as a function.  NVIDIA's driver takes one so in launches, and
 // not where parameters and attributes are asked for: it gets the kernel's function in this context always.
 bool Session::load_function(CUfunction& function, bool of_kernel, const void* owner) {
-    const CUresult result = load_charged(*this, owner, [&] {
+    CUresult result = load_charged(*this, owner, [&] {
         if (of_kernel) {
             const auto kernel = reinterpret_cast<CUkernel>(function);
             if (CUresult error = cuda().cuKernelGetFunction(&function, kernel)) return error;
         }
         return lease_.loads_lazily ? cuda().cuFuncLoad(function) : CUDA_SUCCESS;
     });
+    if (result == CUDA_SUCCESS && lease_.local_memory_on_device) result = set_local_memory_aside(function);
     context_->not_loaded = result;
     return result == CUDA_SUCCESS;
+}
+
+uint64_t Session::set_aside_by(CUlimit limit, uint64_t value) {
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) return value > (8 << 20) ? value : 0;
+    if (limit == CU_LIMIT_PRINTF_FIFO_SIZE) return value > (1 << 20) ? value : 0;
+    if (limit != CU_LIMIT_STACK_SIZE) return 0;
+    value = std::max(value, lease_.local_bytes);
+    if (value <= 1024) return 0;
+    int multiprocessors = 1, threads = 2048;  // a stack for each thread that fits on the device at one time
+    cuda().cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device());
+    cuda().cuDeviceGetAttribute(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device());
+    uint64_t bytes;
+    return __builtin_mul_overflow(value, uint64_t(multiprocessors) * threads, &bytes) ? UINT64_MAX : bytes;
+}
+
+// "The driver automatically increases the per-thread stack size for each kernel launch as needed.  This size
+// isn't reset back to the original value after each launch." (cuCtxSetLimit)
+CUresult Session::set_local_memory_aside(CUfunction function) {
+    Lease& lease = lease_;
+    int bytes = 0;
+    CUresult result = cuda().cuFuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, function);
+    if (result != CUDA_SUCCESS) return result;
+    for (uint64_t seen = lease.releases();; seen = lease.releases()) {
+        {
+            std::lock_guard allocating(lease.allocation_mutex);
+            const uint64_t before = lease.local_bytes;
+            if (static_cast<uint64_t>(bytes) <= before) return CUDA_SUCCESS;
+            size_t limit = 0;
+            result = cuda().cuCtxGetLimit(&limit, CU_LIMIT_STACK_SIZE);
+            if (result != CUDA_SUCCESS) return result;
+            lease.usual_limits.try_emplace(CU_LIMIT_STACK_SIZE, limit);
+            lease.local_bytes = bytes;
+            if (lease.set_aside(CU_LIMIT_STACK_SIZE, set_aside_by(CU_LIMIT_STACK_SIZE, limit)))
+                return CUDA_SUCCESS;
+            lease.local_bytes = before;
+        }
+        if (!wait_for_memory(seen)) return CUDA_ERROR_OUT_OF_MEMORY;
+    }
 }
 
 uint64_t Session::number_of(const void* handle, Kind kind, const void* parent, HostCharge charge) {

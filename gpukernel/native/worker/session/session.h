@@ -121,6 +121,10 @@ class Session {
     CUresult wait_for_all();  // of the context's streams
     // Charges device memory in advance, after waiting for what programs have freed where it does not fit.
     CUresult reserve(uint64_t bytes);
+    // The bytes that a limit of the context sets aside on the device, which the lease is charged for, where
+    // it has this value and kernels need as much local memory as those used so far.  What the driver sets
+    // aside by itself is the context's own.  Under `allocation_mutex`.
+    uint64_t set_aside_by(CUlimit limit, uint64_t value);
     // Waits for memory that programs have freed, which the device may still use; false where none came.
     // While a call that is only queued waits so, the next ones stay behind: they may depend on it.
     bool wait_for_memory(uint64_t seen);
@@ -214,6 +218,7 @@ class Session {
 
     bool find(uint64_t name, Kind kind, void*& handle);
     bool load_function(CUfunction& function, bool of_kernel, const void* owner);
+    CUresult set_local_memory_aside(CUfunction function);
     void run_thread(bool stays);
     void read_requests(RequestContext& context);
     bool wait_for_reading(RequestContext& context, bool stays);
