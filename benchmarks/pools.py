@@ -24,14 +24,14 @@ import sqlalchemy as sa
 from benchmarks.decisions import HOLDER, SLICE, PromptServer, Times
 from benchmarks.report import Table
 from gpukernel.client.pool import PoolClient
-from gpukernel.common.model import Lease, SliceRequest
+from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc import peers
 from gpukernel.pool.rpc.server import serve
 from gpukernel.pool.store.store import Store
 
-AGENTS = 126
+AGENTS = 150
 HEARTBEAT_SECONDS = 2.0
 CHANGES = 100
 """Changes that a pool follows: a third each of grants, beginnings and ends."""
@@ -43,6 +43,13 @@ CLIENTS = 16
 
 FLUSHES = 20
 SLOWER_MS = 10  # of a disk as many servers have it
+
+LIVE = 20_000
+"""Leases that are live meanwhile, where several pools are compared; they are made `AT_ONCE` at a time."""
+
+AT_ONCE = 100
+DEVICES = 2
+GIVEN = 4  # devices of each server, where so many leases are live
 
 BUDGET = 0.2
 """Processors of each pool, where they are to have machines of their own: three of them and PostgreSQL fit into two processors."""
@@ -106,26 +113,29 @@ class BeatingServer(PromptServer):
 # --- one pool: a process that obeys lines on its standard input ---
 
 
-def stand(number: int, *, each_waits: bool) -> None:
+def stand(number: int, *, each_waits: bool, servers: int, devices: int) -> None:
     """Be pool `number` until standard input ends; `each_waits`: each commit waits for the disk and holds its locks meanwhile."""
-    asyncio.run(_stand(number, each_waits=each_waits))
+    asyncio.run(_stand(number, each_waits=each_waits, servers=servers, devices=devices))
 
 
-async def _stand(number: int, *, each_waits: bool) -> None:
+async def _stand(number: int, *, each_waits: bool, servers: int, devices: int) -> None:
     with tempfile.TemporaryDirectory(prefix="gpukernel-") as folder:
         async with serve(Path(folder)) as pool:
             manager = pool.manager
             if each_waits:
                 with manager.store.transaction() as db:
                     db.execute(sa.text("SET SESSION synchronous_commit = on"))
-            agents = [BeatingServer(manager, 2, f"p{number}-{n}") for n in range(AGENTS)]
+            agents = [BeatingServer(manager, devices, f"p{number}-{n}") for n in range(servers)]
             beating = asyncio.create_task(_beat(agents))
             print("here", pool.address, flush=True)
             loop = asyncio.get_running_loop()
             while line := await loop.run_in_executor(None, sys.stdin.readline):
                 command, *arguments = line.split()
-                assert command == "work"
-                print(await _work(manager, number, *map(float, arguments)), flush=True)
+                assert command in {"work", "hold"}
+                if command == "work":
+                    print(await _work(manager, number, *map(float, arguments)), flush=True)
+                else:
+                    print(await _hold(manager, number, servers, int(arguments[0])), flush=True)
             beating.cancel()
 
 
@@ -148,6 +158,23 @@ async def _work(manager: LeaseManager, number: int, seconds: float, clients: flo
 
     await asyncio.gather(*map(client, range(len(counts))))
     return sum(counts)
+
+
+async def _hold(manager: LeaseManager, number: int, servers: int, count: int) -> int:
+    """Take `count` slices all over this pool's servers, of two for each person and a hundred courses, and keep them; return how many there are."""
+
+    async def take(which: int) -> bool:
+        wanted = SliceRequest(share=0.02, server=f"p{number}-{which % servers}")
+        holder = Holder(f"person {number} {which // 2}", course=f"course {which // 2 % 100}")
+        async for event in manager.acquire(f"held {number} {which}", wanted, holder, 0, 3600):
+            if isinstance(event, Lease):
+                return True
+        return False
+
+    held = 0
+    for begin in range(0, count, AT_ONCE):
+        held += sum(await asyncio.gather(*(take(begin + n) for n in range(min(AT_ONCE, count - begin)))))
+    return held
 
 
 async def _cycle(manager: LeaseManager, key: str, server: str) -> None:
@@ -200,9 +227,12 @@ class Process:
         self.address = ""
 
     @classmethod
-    async def start(cls, url: str, number: int, *, each_waits: bool) -> Process:
+    async def start(
+        cls, url: str, number: int, *, each_waits: bool, servers: int = AGENTS, devices: int = DEVICES
+    ) -> Process:
         """Return pool `number` on the database at `url`, once its agents are attached."""
-        code = f"from benchmarks import pools; pools.stand({number}, each_waits={each_waits})"
+        how = f"each_waits={each_waits}, servers={servers}, devices={devices}"
+        code = f"from benchmarks import pools; pools.stand({number}, {how})"
         program = await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
@@ -252,11 +282,20 @@ def new_database(address: str, name: str) -> str:
 
 @contextlib.asynccontextmanager
 async def running(
-    address: str, name: str, count: int, *, each_waits: bool = False
+    address: str,
+    name: str,
+    count: int,
+    *,
+    each_waits: bool = False,
+    servers: int = AGENTS,
+    devices: int = DEVICES,
 ) -> AsyncIterator[list[Process]]:
-    """Run `count` pools on a new database."""
+    """Run `count` pools on a new database, each with so many servers."""
     url = new_database(address, name)
-    found = [await Process.start(url, number, each_waits=each_waits) for number in range(count)]
+    found = [
+        await Process.start(url, number, each_waits=each_waits, servers=servers, devices=devices)
+        for number in range(count)
+    ]
     await asyncio.sleep(SETTLE_SECONDS)
     try:
         yield found
@@ -289,7 +328,7 @@ async def _following(url: str, count: int) -> tuple[float, float, float]:
     managers = [LeaseManager(store) for store in stores]
     for number, manager in enumerate(managers):
         for n in range(AGENTS):
-            BeatingServer(manager, 2, f"p{number}-{n}")
+            BeatingServer(manager, DEVICES, f"p{number}-{n}")
     follower, others = managers[-1], managers[:-1]
     notifications = round(1 / peers.NOTIFY_SECONDS)
 
@@ -362,38 +401,35 @@ async def measure() -> list[Table]:
         notes=f"{AGENTS} agents, one heartbeat in {HEARTBEAT_SECONDS:g} s each; rows by PostgreSQL's own count.",
     )
     alone = Table(
-        f"Several pools with {BUDGET:g} of a processor each",
-        ["pools", "grants and releases a second", "÷ one pool", "aim"],
-        notes=f"As above, lasting together, at the shorter flush; each pool is held to its share by cgroups, as if on a machine of its own, and PostgreSQL is not. The median of {ROUNDS} rounds, by turns.",
+        f"Several pools with {BUDGET:g} of a processor each, beside {LIVE:,} live leases",
+        ["pools that work", "grants and releases a second", "÷ one pool", "aim"],
+        notes=f"Three pools with {AGENTS // 3} servers of {GIVEN} devices each; those that work do so on their own servers, at the shorter flush, and the others follow. Each pool is held to its share by cgroups, as if on a machine of its own, and PostgreSQL is not. The median of {ROUNDS} rounds, by turns.",
     )
     with postgresql() as address:
-        granted = await _for_a_client(address)
         for count in (2, 3):
             found = await _following(new_database(address, f"followed{count}"), count)
             followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
         await _count_rows(address, beats)
         await _add_rates(address, rates)
-        await _add_budgeted(address, alone)
+        granted = await _at_scale(address, alone)
     with postgresql(slower=SLOWER_MS) as address:
         await _add_rates(address, rates)
     return [granted, followed, rates, alone, beats]
 
 
-async def _for_a_client(address: str, live: int = 400, count: int = 600) -> Table:
+async def _for_a_client(pool: Process, live: int, count: int = 600) -> Table:
     """Measure acquire to grant on PostgreSQL beside `live` leases, from a client in another process than the pool."""
     granting = Times()
-    async with running(address, "client", 1) as (pool,), PoolClient(pool.address) as client:
-        for number in range(live):
-            await client.acquire_now(f"live {number}", SLICE, HOLDER, ttl_seconds=3600)
+    async with PoolClient(pool.address) as client:
         for number in range(count):
             with granting:
                 lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
             await client.release(lease.id)
     return Table(
-        f"A grant for a client on PostgreSQL beside {live} live leases",
+        f"A grant for a client on PostgreSQL beside {live:,} live leases",
         ["median", "p99", "client's processor", "aim"],
         [[*granting.figures(), "p99 ≤ 25 ms"]],
-        notes=f"Acquire to grant, {count} one after the other, the lease on disk; one pool. Load of the machine's {os.cpu_count()} processors after: {os.getloadavg()[0]:.1f}.",
+        notes=f"Acquire to grant, {count} one after the other, the lease on disk; the other pools follow. Load of the machine's {os.cpu_count()} processors after: {os.getloadavg()[0]:.1f}.",
     )
 
 
@@ -407,25 +443,29 @@ async def _add_rates(address: str, rates: Table) -> None:
         rates.rows.append([flush, str(count), f"{together:.0f}", f"{each:.0f}", f"{together / each:.1f}"])
 
 
-async def _add_budgeted(address: str, alone: Table) -> None:
-    """Measure one, two and three pools that have their own share of the processors."""
-    rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
-    try:
-        for turn in range(ROUNDS):
-            for count, found in rates.items():
-                name = f"alone{count}_{turn}"
-                with budgets(count, BUDGET) as groups:
-                    async with running(address, name, count) as pools:
-                        for pool, group in zip(pools, groups, strict=True):
-                            group.write_text(str(pool.pid))
-                        found.append(await _grants(pools))
-    except OSError as error:
-        alone.rows.append(["—", f"no group may be made here: {error.strerror}", "", ""])
-        return
+async def _at_scale(address: str, alone: Table) -> Table:
+    """Measure three pools on one database beside `LIVE` leases, of which one, two and three work with their own share of the processors; return a client's grants."""
+    async with running(address, "scale", 3, servers=AGENTS // 3, devices=GIVEN) as pools:
+        held = sum(await asyncio.gather(*(pool.ask(f"hold {LIVE // 3}") for pool in pools)))
+        granted = await _for_a_client(pools[0], round(held))
+        rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
+        try:
+            with budgets(len(pools), BUDGET) as groups:
+                for pool, group in zip(pools, groups, strict=True):
+                    group.write_text(str(pool.pid))
+                for _ in range(ROUNDS):
+                    for count, found in rates.items():
+                        found.append(await _grants(pools[:count]))
+                for pool in pools:
+                    (groups[0].parents[1] / "cgroup.procs").write_text(str(pool.pid))
+        except OSError as error:
+            alone.rows.append(["—", f"no group may be made here: {error.strerror}", "", ""])
+            return granted
     one = statistics.median(rates[1])
     for count, found in rates.items():
         rate = statistics.median(found)
         alone.rows.append([str(count), f"{rate:.0f}", f"{rate / one:.2f}", "≥ 2" if count == 3 else ""])
+    return granted
 
 
 async def _count_rows(address: str, beats: Table) -> None:

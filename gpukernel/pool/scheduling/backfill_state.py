@@ -116,16 +116,21 @@ class BackfillState:
         Those would have to leave for a window that the loan does not reach.  That is so where as much is left to them until
         its end as they could keep afterwards.
         """
-        if device_id in self.shut or not self.closed_by.get(kind):
+        if device_id in self.shut or not self.lends(kind, length):
             return False
         end = self.now + length
         for course, theirs in self.closed_by[kind]:
             seen = self.seen(device_id, course)
-            if seen is None or theirs <= length:
+            if seen is None:
                 return False
             if seen.room(self.now, end, self.now) - size < seen.room(end, self.now + theirs, self.now):
                 return False
         return True
+
+    def lends(self, kind: DeviceClass, length: float) -> bool:
+        """Return whether any device of a kind could be lent for `length` seconds: somebody closed it, and all who did would hold it longer."""
+        closed_by = self.closed_by.get(kind, ())
+        return bool(closed_by) and all(theirs > length for _, theirs in closed_by)
 
     def closes(self, kinds: list[DeviceClass]) -> bool:
         """Return whether somebody waits for every kind without a promise."""

@@ -254,8 +254,9 @@ class SchedulingCycle:
         )
         if placed is None and state.placements and may_borrow:
             state.loans += 1
-            closed = [kind for kind in kinds if kind in state.closed]
-            placed, mode = self._room(request, closed, length, list(state.placements.devices), "lent")
+            lending = [kind for kind in kinds if kind in state.closed and state.lends(kind, length)]
+            if lending:
+                placed, mode = self._room(request, lending, length, list(state.placements.devices), "lent")
         return placed, mode
 
     def _grant(
