@@ -1,14 +1,21 @@
-"""Whoever has a GPU server's token starts a second agent of its name, and the pool grants the memory that the first one's programs hold."""
+"""Whoever has a GPU server's token starts a second agent of its name, and the pool grants the memory that the first one's programs hold; or
+offers, under a name of their own, the devices of a server that is being restarted.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpukernel.pool.domain.fencing import Registration
+from gpukernel.pool.rpc.server import serve
 from tests.attacks.servers import WHOLE, Site, site, until
+from tests.pool.world import Agent
 
 __all__ = ["site"]
 
@@ -73,3 +80,30 @@ def test_a_server_s_token_offers_no_second_server(site: Site, tmp_path: Path) ->
     second = site.agent("gpu2", token=token)
     assert "The agent is ready" not in second.said
     assert "bound to GPU server gpu1" in second.said
+
+
+@pytest.mark.parametrize("credential", ["token gpkevil", "agent.token 0123"])
+def test_a_server_that_says_another_s_machine_and_devices_takes_none_of_them(
+    tmp_path: Path, credential: str
+) -> None:
+    """Both can be read by everybody on that server; people's data would go to the thief, and the server would lose its devices."""
+
+    async def work() -> None:
+        async with serve(tmp_path / "state") as running:
+            good = Agent(running.manager, "good")
+            good.registration = replace(good.registration, credential="token gpkgood")
+            good.tell_uuids()
+            good.attach()
+            good.sessions.detach("good", good)  # its agent is started again
+            evil = Agent(running.manager, "evil")
+            evil.registration = Registration(credential, "machine", "place of evil", "process")
+            evil.devices = [replace(one, id=f"evil/{one.uuid}", server="evil") for one in good.devices]
+            evil.attach()
+            evil.sessions.faults("evil", {})
+            (seen,) = (one for one in running.manager.devices() if one.server == "evil")
+            assert "offered by GPU server good of the same machine" in seen.trouble
+            assert "gpukernel server forget good" in seen.trouble
+            good.attach()
+            assert [one.server for one in running.manager.devices() if one.available] == ["good"]
+
+    asyncio.run(work())
