@@ -27,7 +27,7 @@ def test_a_second_agent_of_a_name_gives_nobody_memory_that_is_held(site: Site) -
     program = site.program("-p", "1.0")
     until(lambda: "ready" in program.said)
     assert site.held() == WHOLE
-    site.agent("gpu1", "clone")
+    site.clone("gpu1", "clone")
     other = site.program("-p", "1.0", "--wait", "5")
     until(lambda: "ready" in other.said or other.process.poll() is not None)
     assert site.held() <= WHOLE, "two programs hold the whole device"
@@ -40,10 +40,23 @@ def test_nor_while_the_first_one_is_frozen(site: Site) -> None:
     program = site.program("-p", "1.0")
     until(lambda: "ready" in program.said)
     first.freeze()
-    site.agent("gpu1", "clone")
+    site.clone("gpu1", "clone")
     other = site.program("-p", "1.0", "--wait", "30")
     until(lambda: "ready" in other.said or other.process.poll() is not None)
     assert site.held() <= WHOLE, "two programs hold the whole device"
+
+
+def test_the_token_of_all_servers_takes_no_server_s_name(site: Site) -> None:
+    """The thief is on the same machine, or says so, and waits until the server is switched off."""
+    site.pool()
+    first = site.agent("gpu1")
+    assert "The agent is ready" in first.said
+    first.end()
+    thief = site.agent("gpu1", "thief")
+    assert "The agent is ready" not in thief.said
+    assert "enrolled from another state directory" in thief.said
+    assert "gpukernel server reset gpu1" in thief.said
+    assert "The agent is ready" in site.agent("gpu1").said
 
 
 def test_a_stolen_token_offers_no_devices_from_another_machine(site: Site, tmp_path: Path) -> None:

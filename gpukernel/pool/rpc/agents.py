@@ -20,7 +20,7 @@ from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
 from gpukernel.common.telemetry.tracing import rpc_attributes, traced
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.domain.fencing import LateRegistration, Registration
+from gpukernel.pool.domain.fencing import LateRegistration, Registration, enrolled_with
 from gpukernel.pool.doors.call_rates import CallRates
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
@@ -194,7 +194,7 @@ class AgentsService(rpc.AgentsServicer):
             self._log_refusal(server, refusal)
             await access.context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
         new = Registration(
-            access.caller.credential,
+            enrolled_with(access.caller.credential, register.proof),
             register.machine,
             register.place,
             register.instance,

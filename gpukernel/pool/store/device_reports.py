@@ -251,9 +251,10 @@ def _offered_elsewhere(
 def _are_akin(db: sa.Connection, new: str, other: str) -> bool:
     """Return whether a server may have the devices of another one of its machine that is away, by what the two came with.
 
-    It may where it came with an account that administers the pool, or where one supply of servers made both their tokens.
+    It may where it came with an account that administers the pool, where one supply of servers made both their tokens, or where both are of
+    one state directory.
     """
-    if new.startswith("account "):
+    if new.startswith("account ") or new == other:
         return True
     names = [
         str(
