@@ -54,6 +54,9 @@ STATUSES = {
 FAULTS_SECONDS = 1.0
 """Seconds for which nothing more is read of an agent that has said other faults than before, or that its server ends: each is written down."""
 
+MOST_UNREAD = 32_768
+"""Orders and answers that wait for an agent to read them: what is more than it can have workers ends its stream."""
+
 PAGE = 512
 """Workers of one report that are written down in one turn of the loop."""
 
@@ -123,6 +126,12 @@ class _Stream:
         """See `AgentStream`."""
         if displaced:
             self._order(displaced=pb.Displaced(reason=displaced))
+        self.outgoing.put_nowait(None)
+
+    def abandon(self) -> None:
+        """End the stream of an agent that does not read; what it was to be told is lost, and it attaches anew."""
+        while not self.outgoing.empty():
+            self.outgoing.get_nowait()
         self.outgoing.put_nowait(None)
 
     def valid(self, number: int, seconds: float) -> None:
@@ -274,6 +283,10 @@ class AgentsService(rpc.AgentsServicer):
             async for request in requests:
                 if not self._sessions.speaks(server, orders):
                     break  # another agent does
+                if orders.outgoing.qsize() >= MOST_UNREAD:
+                    log.warning("it reads nothing of what the pool says", extra=fields(server=server))
+                    orders.abandon()
+                    break
                 kind = request.WhichOneof("message")
                 if kind == "heartbeat":
                     if request.heartbeat.number or not attachment.instance:
