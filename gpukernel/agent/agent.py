@@ -326,6 +326,7 @@ class Agent:
             place=self._own.place,
             instance=self._own.instance,
             epoch=self._own.epochs.highest,
+            proof=self._own.proof,
             rungs=map(messages.rung_to, self._workers.rungs()),
         )
         self._own.validity.sent(0)

@@ -29,6 +29,7 @@ from tests.ports import free_port
 
 LEASES = 170_000  # 3.9 MB of ids
 HONEST = 40
+LONGEST = 0.05  # seconds of the processor; by the clock `python -m benchmarks pauses` measures it
 WARM = 5  # the first statements of each kind are compiled
 
 
@@ -108,7 +109,7 @@ async def flood_a_pool(folder: Path, clock: Callable[[], float] = time.thread_ti
 def test_no_message_keeps_an_event_loop_for_long(tmp_path: Path) -> None:
     usual, flooded = asyncio.run(flood_a_pool(tmp_path))
     for thread, longest in flooded.longest.items():
-        assert longest < 10 * max(usual.longest[thread], 0.005), (thread, longest, dict(usual.longest))
+        assert longest < LONGEST, (thread, longest, dict(usual.longest))
 
 
 COURSES = 20

@@ -137,7 +137,7 @@ servers = Table(
     Column("direct_machine", String, nullable=False, server_default=""),
     # What confines its workers, as its agent says: a list of rungs in JSON.
     Column("confinement", String, nullable=False, server_default="[]"),
-    # Who may speak for it, since an agent did for the first time: “token ID”, “account UID” or “agent.token”; and from which machine.
+    # Who may speak for it, since an agent did for the first time: “token ID”, “account UID” or “agent.token PROOF”; and from which machine.
     Column("credential", String, nullable=False, server_default=""),
     Column("machine", String, nullable=False, server_default=""),
     Column("place", String, nullable=False, server_default=""),  # where its workers live
