@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.jupyter import kernelspecs
-from tests.frameworks.sources import JAX, PYTORCH, TENSORFLOW, Framework, NotHere
+from tests.frameworks.sources import CUDNN_FRONTEND, JAX, PYTORCH, TENSORFLOW, Framework, NotHere
 
 PROGRAMS = Path(__file__).parent / "programs"
 FETCH = os.environ.get("GPUKERNEL_FRAMEWORKS") == "1"
@@ -82,6 +82,12 @@ def on_two_devices() -> Iterator[Run]:
     """Run a program under JAX, with a slice of each of two simulated H100s."""
     with EmbeddedPool("h100:2") as pool:
         yield runs(site_of(JAX), pool, devices=2)
+
+
+@pytest.fixture
+def on_frontend(h100: EmbeddedPool) -> Run:
+    """Run a program with NVIDIA's frontend of cuDNN."""
+    return runs(site_of(CUDNN_FRONTEND), h100)
 
 
 @pytest.fixture
