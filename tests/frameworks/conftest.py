@@ -103,9 +103,8 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def execute(which: str | nbformat.NotebookNode, framework: Framework) -> nbformat.NotebookNode:
         monkeypatch.setenv("PYTHONPATH", str(site_of(framework)))
         monkeypatch.setenv("GPUKERNEL_STATE", str(h100.state))
-        monkeypatch.delenv(
-            "PYTEST_CURRENT_TEST"
-        )  # ipykernel captures file descriptors only outside of pytest
+        # ipykernel captures file descriptors only outside of pytest.
+        monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
         for kind in ("DATA", "RUNTIME"):
             monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
         content = which

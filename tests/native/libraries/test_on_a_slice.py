@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpukernel.remoting.environment import shim_environment
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, in_one_process
 from tests.native.libraries.device import soname
+from tests.real_gpu import cuda_library
 from tests.remoting.conftest import PRELUDE, WITHOUT_SANITIZER, Worker, call_number, worker
 from tests.remoting.round_trips import counted
 
@@ -282,6 +284,27 @@ def test_without_openblas_a_handle_is_refused_with_what_to_do() -> None:
         pytest.skip("this machine has an OpenBLAS of its own")
     assert done.stdout.strip() == "1"
     assert "pip install 'gpukernel[libraries]'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "create", "extra"),
+    [
+        ("libcublas.so.12", "cublasCreate_v2", "server-cu12"),
+        ("libcublas.so.13", "cublasCreate_v2", "server-cu13"),
+        ("libcufft.so.11", "cufftCreate", "server-cu12"),
+        ("libcudnn.so.9", "cudnnCreate", "server-cu12] or [server-cu13"),
+    ],
+)
+def test_a_server_without_the_programs_library_says_what_to_install(
+    name: str, create: str, extra: str, tmp_path: Path
+) -> None:
+    """The driver lies beside no libraries here, as NVIDIA's does where they were not installed."""
+    driver = shutil.copy(cuda_library(), tmp_path / "libcuda.so.1")
+    code = f"handle = ctypes.c_void_p(); print(ctypes.CDLL({name!r}).{create}(ctypes.byref(handle)) != 0)"
+    done = on_a_slice(code, library=Path(driver))
+    assert done.stdout == "True\n"
+    assert f"the GPU server has no {name}, which this program needs" in done.stderr
+    assert f"its administrator installs gpukernel[{extra}] there" in done.stderr
 
 
 def test_with_another_libcuda_the_forwarding_library_says_why() -> None:
