@@ -24,13 +24,13 @@ from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, unary
 from gpukernel.pool.scheduling.estimates import chances
 from gpukernel.pool.store.policy import note, write_groups
-from gpukernel.pool.store.schema import tokens
+from gpukernel.pool.store.schema import OF_SERVERS, tokens
 from gpukernel.pool.store.store import Store
 
 __all__ = ["HubService"]
 
 MOST_GROUPS = 1000
-_OPEN = sa.and_(tokens.c.server != "", tokens.c.revoked.is_(None))
+_OPEN = sa.and_(OF_SERVERS, tokens.c.revoked.is_(None))
 
 
 class HubService(rpc.HubServicer):

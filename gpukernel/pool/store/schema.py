@@ -34,6 +34,7 @@ __all__ = [
     "LIVING",
     "NOT_ENDED",
     "NOT_ENDING",
+    "OF_SERVERS",
     "PLACED_BY_POOL",
     "STARTING",
     "audit",
@@ -483,7 +484,12 @@ tokens = Table(
     Column("inside", Boolean, nullable=False, server_default=text("false")),  # it leases inside of ceilings
     Column("announced", String, nullable=False, server_default=""),  # what its supplies bring, in JSON
     _living("tokens_of_supplies", "id", condition="announced <> ''"),
+    _living("tokens_of_servers", "person", "created", condition="server <> ''"),
+    _living("open_servers", "person", "server", condition="server <> '' AND revoked IS NULL"),
 )
+
+# As it stands in the indices, so that they are used for it.
+OF_SERVERS = tokens.c.server != literal("", literal_execute=True)
 
 # What administrators and instructors changed, with the values before and after.
 audit = Table(
