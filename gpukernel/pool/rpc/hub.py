@@ -19,12 +19,12 @@ from gpukernel.common.i18n import words_to
 from gpukernel.common.logs import one_line
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.auth.tokens import Certify, token_hash
+from gpukernel.pool.auth.tokens import OF_SERVERS, Certify, token_hash
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, unary
 from gpukernel.pool.scheduling.estimates import chances
 from gpukernel.pool.store.policy import note, write_groups
-from gpukernel.pool.store.schema import OF_SERVERS, tokens
+from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
 
 __all__ = ["HubService"]
