@@ -63,7 +63,7 @@ class Owner:
 _NOBODY = Owner()
 
 
-class _Places:
+class _Lookups:
     """The questions that are under way at one time, and the threads that ask them."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class HubTokens:
             bytes, tuple[float, Owner]
         ] = {}  # hash → until when, and who; also those that have to be asked again
         self._unknown: dict[bytes, float] = {}
-        self._admitted, self._strangers = _Places(), _Places()
+        self._admitted, self._strangers = _Lookups(), _Lookups()
         self._ask = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirection).open
         self._away = ""
 

@@ -23,6 +23,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.model import Device
+from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.store.policy import note
 from gpukernel.pool.store.schema import (
     IN_USE,
@@ -102,18 +103,16 @@ def found_by_pool(fault: str) -> bool:
 
 
 def record_devices(
-    db: sa.Connection, server: str, machine: str, found: Iterable[Device], now: float, credential: str = ""
+    db: sa.Connection, server: str, who: Registration, found: Iterable[Device], now: float
 ) -> tuple[dict[int, str], tuple[GoneDevice, ...]]:
     """Record the devices of a server; return their ids by number, and the devices that are gone with leases on them.
 
     Parameters
     ----------
-    machine
-        The identity of the server's machine; empty where it is not told.
+    who
+        The server's agent.
     now
         Wall time, for the audit table.
-    credential
-        What the server's agent came with, as `gpukernel.pool.domain.fencing.Registration` has it.
     """
     found = list(found)
     known = {row.id: row for row in db.execute(_ROW.where(devices.c.server == server))}
@@ -126,9 +125,9 @@ def record_devices(
         devices.update().where(devices.c.server == server, devices.c.available).values(available=False)
     )
     told = [device.uuid for device in found if device.uuid]
-    others = _offered_elsewhere(db, server, machine, credential, told)
+    others = _offered_elsewhere(db, server, who.machine, who.credential, told)
     new = [device.uuid for device in found if device.uuid and device.id not in matched]
-    deciders = _decided_elsewhere(db, server, machine, new)
+    deciders = _decided_elsewhere(db, server, who.machine, new)
     ids: dict[int, str] = {}
     for device in found:
         before = matched.get(device.id)

@@ -105,17 +105,8 @@ class Leases:
         made = [ceilings.new_slice(piece, ceiling=ceiling) for piece in placed]
         try:
             ceilings.promise(db, placed, within)
-            quota_usage.charge(
-                db,
-                policy,
-                whose,
-                share,
-                memory,
-                now,
-                leases=0 if within else 1,
-                priority=priority,
-                bounded=not by_engine,
-            )
+            held = share, memory, now, 0 if within else 1
+            quota_usage.charge(db, policy, whose, *held, priority=priority, bounded=not by_engine)
             epoch = queries.NEXT_EPOCH.first(db).epoch
             values = {
                 "id": lease_id,
