@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -73,16 +74,30 @@ class Pool(EmbeddedPool):
     def promised(self) -> int:
         return sum(device.promised_bytes for device in self.devices())
 
-    def gpukernel(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "gpukernel.cli", *arguments],
+    def gpukernel(
+        self, *arguments: str, timeout: float = 200, input: str | None = None, cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command of gpukernel's, and end what it has started where it takes too long or the test is ended."""
+        command = [sys.executable, "-m", "gpukernel.cli", *arguments]
+        with subprocess.Popen(
+            command,
             env=self.environment,
-            capture_output=True,
+            cwd=cwd,
+            stdin=None if input is None else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            check=False,
-            timeout=200,
-            **options,  # type: ignore[call-overload]
-        )
+            start_new_session=True,
+        ) as process:
+            try:
+                output, errors = process.communicate(input, timeout=timeout)
+            except BaseException as error:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                for said in process.communicate():
+                    error.add_note(said[-3000:])
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
     def program(self, name: str, *options: str) -> subprocess.CompletedProcess[str]:
         """Run one of the programs of ``tests/e2e/programs``, which know nothing of gpukernel, on a slice."""

@@ -309,7 +309,6 @@ class Agent:
             log.info("attached to %s", self._pool.address, extra=fields(server=self.name))
 
     async def _say(self, outgoing: asyncio.Queue[pb.AgentMessage | None]) -> AsyncIterator[pb.AgentMessage]:
-        devices = offered_devices(self._inventory, self.name)
         workers = [
             pb.WorkerState(**self._names((lease_id, index)), endpoints=endpoints)
             for (lease_id, index), endpoints in (self._workers.endpoints() | self._direct.endpoints()).items()
@@ -319,13 +318,14 @@ class Agent:
             workers += [pb.WorkerState(**self._names(key)) for key in starting]
         register = pb.Register(
             server=self.name,
-            devices=[messages.device_to(d) for d in devices],
+            devices=[messages.device_to(d) for d in offered_devices(self._inventory, self.name)],
             workers=workers,
             direct_machine=self._machine,
             machine=self._own.machine,
             place=self._own.place,
             instance=self._own.instance,
             epoch=self._own.epochs.highest,
+            proof=self._own.proof,
             rungs=map(messages.rung_to, self._workers.rungs()),
         )
         self._own.validity.sent(0)

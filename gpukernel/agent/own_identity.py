@@ -46,6 +46,8 @@ class OwnIdentity:
     ----------
     machine, place, instance
         As `gpukernel.pool.domain.fencing.Registration` has them.
+    proof
+        A secret that shows a pool later that this is the same state directory, or a copy of it.
     validity, epochs
         As the agent before this one left them.
     """
@@ -57,6 +59,7 @@ class OwnIdentity:
         kept = self._read()
         known = str(kept.get("id", ""))
         self._id = known or secrets.token_hex(16)
+        self.proof = _digest("proof", self._id)
         self._boot = _boot()
         self.instance = secrets.token_hex(8)
         self.machine = stable_machine_identity() or _digest(self._id)

@@ -36,6 +36,10 @@ log = logging.getLogger(__name__)
 STOP_SECONDS = 3.0
 STATUS_SECONDS = 1.0
 
+MOST_OF_A_DEVICE = 128
+"""Workers of one device.  Each takes a process with some 20 MiB and, on a real device, a context, of which no slice is charged; what is said of
+all of them fits into the messages between agent and pool (`gpukernel.pool.doors.field_bounds`)."""
+
 
 class Workers:
     """The workers of one server: started, adopted and stopped; `ended` is called with key and reason when one is dead, whoever killed it.
@@ -161,6 +165,9 @@ class Workers:
         WorkerStartFailed
             With a sentence.
         """
+        there = sum(one[1] == key[1] for one in {*self._handles, *self._starting} - {key})
+        if there >= MOST_OF_A_DEVICE:
+            raise WorkerStartFailed(f"its device has {there} slices, as many as it may have at a time")
         self._starting.add(key)
         try:
             async with self._orders[key]:

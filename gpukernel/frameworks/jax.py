@@ -5,7 +5,6 @@ JAX loads this through the entry point group ``jax_plugins`` and calls `initiali
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 
@@ -35,14 +34,6 @@ SIMULATED_FLAGS = {
 }
 """XLA's flags on simulated devices, where the program does not give them itself."""
 
-BLOCKING_VARIABLE = "CUDA_LAUNCH_BLOCKING"
-"""A variable: where it is 1, XLA measures a candidate's time without a kernel before it that waits for what the program writes meanwhile.  On a slice
-that kernel ends by its own clock (decision 0018): 100 ms for each of hundreds of candidates.  A worker's launches do not heed it; those of
-direct mode do, and each would wait."""
-
-OF_WORKERS = "gpukernel_library_port"
-"""A name that the ``libcuda.so.1`` alone has which sends its calls to workers."""
-
 
 def initialize() -> None:
     """Let JAX take the slice's lease file for a device file, and on simulated devices have it run this package's ``ptxas``."""
@@ -55,21 +46,12 @@ def initialize() -> None:
     if isinstance(files, list) and there not in files:
         files.append(there)
     _add_flags(FLAGS)
-    if _calls_a_worker():
-        os.environ.setdefault(BLOCKING_VARIABLE, "1")
     assembler = Path(os.environ.get(ASSEMBLER_VARIABLE, ""))
     own = assembler.parent / "bin" / "ptxas"
     if os.environ.get(SIMULATED_VARIABLE) != "1" or "CUDA_ROOT" in os.environ or not own.exists():
         return
     lib.cuda_path = str(assembler.parent)  # where XLA looks for bin/ptxas
     _add_flags(SIMULATED_FLAGS)
-
-
-def _calls_a_worker() -> bool:
-    try:
-        return hasattr(ctypes.CDLL("libcuda.so.1"), OF_WORKERS)
-    except OSError:
-        return False
 
 
 def _add_flags(flags: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -97,6 +98,13 @@ class Site:
         words = ("The agent is ready", "refuses", "is refused")
         until(lambda: any(word in one.said for word in words) or one.process.poll() is not None)
         return one
+
+    def clone(self, name: str, state: str) -> Process:
+        """Start an agent of a server that runs already, on a copy of what it keeps and with the same token."""
+        kept = self.folder / state / "agent.json"
+        kept.parent.mkdir()
+        shutil.copy(self.folder / name / "agent.json", kept)
+        return self.agent(name, state)
 
     def program(self, *options: str, code: str = "input()") -> Process:
         """Start a program on a slice; it says “ready” when it has one."""

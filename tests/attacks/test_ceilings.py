@@ -119,6 +119,31 @@ def test_a_server_with_a_claim_gets_nothing_beside_it(tmp_path: Path) -> None:
     run(tmp_path, work)
 
 
+def test_kernels_of_a_pod_fill_no_quota_of_a_course(tmp_path: Path) -> None:
+    """With her own token she asks in any course's name, and a claim has room for thousands of the smallest slices."""
+
+    async def work(cluster: Cluster) -> None:
+        await cluster.admin.import_courses(
+            "courses: {ml: {students: [anna, ben], quota: {leases: 2}}, other: {students: [ben], quota: {leases: 2}}}"
+        )
+        pod = await claimed(cluster)
+        async with PoolClient(cluster.address, await cluster.token("laptop", "anna")) as anna:
+            for course, words in (("other", "anna is not in course other"), ("none", "no course none")):
+                request, holder = SliceRequest(memory_bytes=MIB), Holder("anna", course=course)
+                with pytest.raises(Refused, match=words):
+                    await anext(anna.acquire("k", request, holder, within=(pod.id, pod.secret)))
+            for number in range(3):
+                await inside(anna, pod, f"kernel-{number}", 1)
+        async with PoolClient(cluster.address, await cluster.token("laptop", "ben")) as ben:
+            for course in ("ml", "other"):
+                lease = await ben.acquire_now(
+                    course, SliceRequest(share=0.1), Holder("ben", course=course), 0
+                )
+                assert lease.state == "live"
+
+    run(tmp_path, work)
+
+
 def test_a_kernel_takes_no_claim_s_key_and_no_kernel_s_in_another_pod(tmp_path: Path) -> None:
     async def work(cluster: Cluster) -> None:
         pod, other = await claimed(cluster), await claimed(cluster, "claim-2")

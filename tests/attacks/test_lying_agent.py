@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import grpc
 import grpc.aio
@@ -28,6 +29,7 @@ from gpukernel.pool.rpc import agents
 from gpukernel.pool.rpc.agent_reports import reported_usage
 from gpukernel.pool.rpc.server import serve
 from gpukernel.pool.store.schema import servers
+from gpukernel.pool.store.servers import Attachment
 from tests.pool.world import Agent
 from tests.ports import free_port
 
@@ -250,6 +252,30 @@ def test_an_agent_s_calls_count_for_nobody_else(tmp_path: Path) -> None:
             async with grpc.aio.insecure_channel(address) as channel:
                 for _ in range(50):
                     await rpc.PoolStub(channel).ListDevices(pb.ListDevicesRequest(), metadata=metadata)
+
+    run(work)
+
+
+def test_a_server_that_reads_nothing_of_what_it_is_told_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of its heartbeats is answered, and the answers waited for it: 150 kB a second at its rate of messages."""
+    monkeypatch.setattr(agents, "MOST_UNREAD", 50)
+    sessions, sent = mock.Mock(), 0
+    sessions.heard.return_value = 60.0
+
+    async def heartbeats() -> AsyncIterator[pb.AgentMessage]:
+        nonlocal sent
+        for sent in range(1, 1001):
+            yield pb.AgentMessage(heartbeat=pb.Heartbeat(number=sent))
+
+    async def work() -> None:
+        service = agents.AgentsService(mock.Mock(), mock.Mock())
+        service._sessions = sessions
+        orders = agents._Stream()
+        await service._read(Attachment("evil", "i", 1, None, False), heartbeats(), orders)
+        assert sent == 51
+        assert [orders.outgoing.get_nowait() for _ in range(orders.outgoing.qsize())] == [None, None]
 
     run(work)
 

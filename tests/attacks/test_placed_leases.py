@@ -21,6 +21,12 @@ from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import socket_path
 from gpukernel.common.errors import NotAllowed, PoolError, Refused
 from gpukernel.common.model import Holder, PlacedOn, Queued, SliceRequest
+from gpukernel.engines.kubernetes.names import device_name
+from gpukernel.engines.named_devices import devices_by
+from gpukernel.engines.shards.allocation import JobShards
+from gpukernel.engines.shards.folder import JobsFolder
+from gpukernel.engines.shards.node import ShardNode
+from gpukernel.engines.slurm.commands import Slurm
 from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.rpc.server import RunningPool, serve
 from tests.pool.world import Agent
@@ -178,6 +184,40 @@ def test_another_server_that_claims_an_engine_s_device_gets_none_of_its_leases(t
         cluster.agent.sessions.detach("s", cluster.agent)
         with pytest.raises(Refused, match=r"s/0 \(GPU-.*\) gets no new leases: away"):
             await cluster.slurm.acquire_placed([PlacedOn(SLURMS, GIB)], "job-13", JOB)
+
+    run(tmp_path, work)
+
+
+def test_a_server_that_says_an_engine_s_uuid_changes_nothing_that_the_engine_asks_for(tmp_path: Path) -> None:
+    """Its device has twice the memory, so that a job's shards and a claim would be twice as much, or fit nowhere."""
+
+    class Node(Slurm):
+        async def show_node(self, node: str) -> str:
+            return f"NodeName={node} Gres=gpu:1,shard:100"
+
+    class Clients:
+        def __init__(self, client: EngineClient) -> None:
+            self.client = client
+
+        async def __aenter__(self) -> EngineClient:
+            return self.client
+
+    async def work(cluster: Cluster) -> None:
+        true = cluster.agent.plugged[0]
+        rogue = Agent(cluster.running.manager, "t")
+        rogue.registration = Registration("account 1", "another machine", "place of t", "process")
+        rogue.devices = [
+            replace(true, id=f"t/{SLURMS}", server="t", uuid=SLURMS, memory_bytes=2 * true.memory_bytes)
+        ]
+        rogue.attach()
+        known = await cluster.slurm.devices()
+        assert sorted(one.label for one in known if one.uuid == SLURMS) == ["s/0", "t/0"]
+        node = ShardNode(
+            Node({}), JobsFolder(tmp_path, "n1"), "n1", "s", [SLURMS], lambda: Clients(cluster.slurm)
+        )  # type: ignore[arg-type, return-value]
+        assert await node.placement(JobShards(50, 0)) == PlacedOn(SLURMS, true.memory_bytes // 2)
+        for order in (known, known[::-1]):
+            assert devices_by(device_name, order, "slurm")[device_name(SLURMS)].label == "s/0"
 
     run(tmp_path, work)
 

@@ -58,7 +58,7 @@ def test_workers_of_a_frozen_agent_end_by_themselves_and_then_their_memory_is_gr
     until(lambda: "ready" in program.said)
     (worker,) = site.workers()
     first.freeze()
-    clone = site.agent("gpu1", "clone")  # the same machine and token, another state directory
+    clone = site.clone("gpu1", "clone")  # the same machine and token, a copy of the state directory
     other = site.program("-p", "1.0", "--wait", "120")
     most = 0
 

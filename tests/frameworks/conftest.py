@@ -15,7 +15,7 @@ from nbclient import NotebookClient
 
 from gpukernel.embedded import EmbeddedPool
 from gpukernel.jupyter import kernelspecs
-from tests.frameworks.sources import JAX, PYTORCH, TENSORFLOW, Framework, NotHere
+from tests.frameworks.sources import CUDNN_FRONTEND, JAX, PYTORCH, TENSORFLOW, Framework, NotHere
 
 PROGRAMS = Path(__file__).parent / "programs"
 FETCH = os.environ.get("GPUKERNEL_FRAMEWORKS") == "1"
@@ -85,6 +85,12 @@ def on_two_devices() -> Iterator[Run]:
 
 
 @pytest.fixture
+def on_frontend(h100: EmbeddedPool) -> Run:
+    """Run a program with NVIDIA's frontend of cuDNN."""
+    return runs(site_of(CUDNN_FRONTEND), h100)
+
+
+@pytest.fixture
 def on_tensorflow(h100: EmbeddedPool) -> Run:
     """Run a program under TensorFlow."""
     return runs(site_of(TENSORFLOW), h100)
@@ -97,9 +103,8 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def execute(which: str | nbformat.NotebookNode, framework: Framework) -> nbformat.NotebookNode:
         monkeypatch.setenv("PYTHONPATH", str(site_of(framework)))
         monkeypatch.setenv("GPUKERNEL_STATE", str(h100.state))
-        monkeypatch.delenv(
-            "PYTEST_CURRENT_TEST"
-        )  # ipykernel captures file descriptors only outside of pytest
+        # ipykernel captures file descriptors only outside of pytest.
+        monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
         for kind in ("DATA", "RUNTIME"):
             monkeypatch.setenv(f"JUPYTER_{kind}_DIR", str(tmp_path / kind.lower()))
         content = which

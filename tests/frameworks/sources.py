@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.suites.repositories import JAX as JAX_VERSION
 from tests.suites.sources import TORCH, NotHere, _kept, _pip, is_kept
 
-__all__ = ["JAX", "PYTORCH", "TENSORFLOW", "TENSORFLOW_ALONE", "Framework", "NotHere"]
+__all__ = ["CUDNN_FRONTEND", "JAX", "PYTORCH", "TENSORFLOW", "TENSORFLOW_ALONE", "Framework", "NotHere"]
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Framework:
 
     name: str
     packages: tuple[str, ...]
+    words: tuple[str, ...] = ()
+    """More words for pip."""
 
     def is_kept(self) -> bool:
         """Tell whether `site` has nothing to fetch."""
@@ -26,7 +28,7 @@ class Framework:
         """Return the folder of its packages.  Raises NotHere where they cannot be had."""
         with _kept(self.name) as (folder, fresh):
             if fresh:
-                _pip("install", "--target", folder, *self.packages)
+                _pip("install", *self.words, "--target", folder, *self.packages)
         return folder
 
 
@@ -38,3 +40,5 @@ TENSORFLOW = Framework("tensorflow-2.21.0", ("tensorflow[and-cuda]==2.21.0",))
 TENSORFLOW_ALONE = Framework(
     "tensorflow-2.21.0-alone", ("tensorflow==2.21.0", "nvidia-cuda-nvcc-cu12==12.9.*")
 )
+# What frameworks have compiled in, newer than in any of them here, as a package for Python; it brings compilers that attention needs not.
+CUDNN_FRONTEND = Framework("cudnn-frontend-1.32.0", ("nvidia-cudnn-frontend==1.32.0",), ("--no-deps",))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.frameworks.conftest import Execute, Run, losses_in, said
+from tests.frameworks.conftest import Execute, Run, losses_in, notebook_of, said
 from tests.frameworks.sources import TENSORFLOW
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -58,12 +58,17 @@ def test_training_loses_as_on_the_cpu(on_tensorflow: Run) -> None:
             assert found[name][0][19] < 0.8 * found[name][0][0]
 
 
-def test_a_convolutional_network_loses_as_on_the_cpu_at_every_share(on_tensorflow: Run) -> None:
+def test_a_convolutional_network_loses_as_on_the_cpu_at_every_share_and_in_a_kernel(
+    on_tensorflow: Run, execute: Execute
+) -> None:
     program = "tensorflow_training"
     wanted = json.loads(on_tensorflow(program, "cpu", "resnet20", share="").splitlines()[-1])["resnet20"][0]
-    for share in ("1", "0.1", "0.02"):
+    for share in ("1", "0.1", "0.05", "0.02"):
         found = json.loads(on_tensorflow(program, "gpu", "resnet20", share=share).splitlines()[-1])
         assert found["resnet20"][0] == pytest.approx(wanted, abs=1e-3)
+    text = said(execute(notebook_of(program, "gpu", "resnet20"), TENSORFLOW))
+    found = json.loads(next(line for line in text.splitlines() if line.startswith("{")))
+    assert found["resnet20"][0] == pytest.approx(wanted, abs=1e-3)
 
 
 def test_the_slice_costs_a_program_little_memory(on_tensorflow: Run) -> None:

@@ -14,6 +14,9 @@ from benchmarks.gpu import alone
 from tests.conftest import Pool
 from tests.gpu.conftest import SIMULATED
 
+pytestmark = pytest.mark.timeout(1200)
+
+MOST_SECONDS = 500  # of a program, the first one of which compiles
 PROGRAMS = Path(__file__).parents[1] / "frameworks" / "programs"
 TRAININGS = {
     "torch": ("pytorch_training", ("cuda",), ("cpu",)),
@@ -28,7 +31,8 @@ TRAININGS = {
 
 def remote(pool: Pool, program: str, *words: str) -> dict[str, tuple[list[float], float]]:
     """Run a program on a slice of a tenth, and return the losses and the rate that it prints for each training."""
-    done = pool.gpukernel("run", "-p", "0.1", "--", sys.executable, str(PROGRAMS / f"{program}.py"), *words)
+    command = ["run", "-p", "0.1", "--", sys.executable, str(PROGRAMS / f"{program}.py"), *words]
+    done = pool.gpukernel(*command, timeout=MOST_SECONDS)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -36,7 +40,7 @@ def remote(pool: Pool, program: str, *words: str) -> dict[str, tuple[list[float]
 def native(program: str, *words: str) -> dict[str, tuple[list[float], float]]:
     """Run a program on the whole device, without gpukernel."""
     command = [sys.executable, str(PROGRAMS / f"{program}.py"), *words]
-    done = subprocess.run(command, env=alone(), capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=alone(), capture_output=True, text=True, timeout=MOST_SECONDS)
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
@@ -59,6 +63,7 @@ def test_training_loses_as_without_gpukernel(
 @pytest.mark.parametrize("program", ["jax_operations", "jax_convolutions", "jax_linear_algebra"])
 def test_jax_gives_what_its_cpu_gives(program: str, gpu_pool: Pool, installed: Callable[[str], None]) -> None:
     installed("jax")
-    done = gpu_pool.gpukernel("run", "-p", "0.1", "--", sys.executable, str(PROGRAMS / f"{program}.py"))
+    command = ["run", "-p", "0.1", "--", sys.executable, str(PROGRAMS / f"{program}.py")]
+    done = gpu_pool.gpukernel(*command, timeout=MOST_SECONDS)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["failed"] in ({}, [])

@@ -444,6 +444,38 @@ def test_many_that_bring_one_token_ask_once_and_too_many_are_told_so(monkeypatch
         run(work)
 
 
+def test_made_up_tokens_keep_nobody_from_being_known_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger makes them up without end, and a Hub takes its time to say that it knows none of them."""
+    monkeypatch.setattr(hub_tokens, "MOST_AT_ONCE", 3)
+    monkeypatch.setattr(hub_tokens, "_THREADS", 2)
+    free = threading.Event()
+
+    def slow_for_strangers(handler: http.server.BaseHTTPRequestHandler) -> None:
+        if "annas-token" not in handler.headers["Authorization"]:
+            free.wait(30)
+            return says(403)(handler)
+        return says(200, b'{"kind": "user", "scopes": ["access:servers!user=anna"], "name": "anna"}')(handler)
+
+    now = 0.0
+    with answering(slow_for_strangers) as (where, heard):
+
+        async def work() -> None:
+            nonlocal now
+            tokens = HubTokens(where, lambda: now)
+            assert await tokens.person("annas-token") == "anna"
+            strangers = [asyncio.create_task(tokens.person(f"made-up-{n}")) for n in range(10)]
+            await asyncio.wait(strangers, return_when=asyncio.FIRST_EXCEPTION)
+            now = hub_tokens.YES_SECONDS + 1
+            async with asyncio.timeout(5):
+                assert await tokens.person("annas-token") == "anna"
+            assert heard.count("token annas-token") == 2
+            free.set()
+            await asyncio.gather(*strangers, return_exceptions=True)
+            tokens.close()
+
+        run(work)
+
+
 @pytest.mark.parametrize(
     ("where", "words"),
     [

@@ -137,12 +137,16 @@ STORE_PAIR = b'''.version 7.0
 
 @contextlib.asynccontextmanager
 async def worker(
-    memory_mib: int = 64, secret: str | None = None, weight: float = 1, **options: Any
+    memory_mib: int = 64,
+    secret: str | None = None,
+    weight: float = 1,
+    library: Path | None = None,
+    **options: Any,
 ) -> AsyncIterator[Worker]:
     with tempfile.TemporaryDirectory(prefix="gpukernel-test-", dir="/tmp") as folder:
         secret = secret or secrets.token_hex(32)
         handle = await start_worker(
-            library=cuda_library(),
+            library=library or cuda_library(),
             device=0,
             memory_bytes=memory_mib * MIB,
             weight=weight,

@@ -41,6 +41,23 @@ def test_the_read_after_a_host_function_comes_with_its_news(step: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("step", "trips"),
+    [
+        # Those that are in use stay when another one comes, which was not expected.
+        ("r = seven[i % 7]", 1),
+        ("r = seven[i % 7] if i % 14 else others[i // 14]", 15 / 14),
+    ],
+)
+def test_seven_addresses_in_turn_are_expected_though_others_come_between(step: str, trips: float) -> None:
+    begin = (
+        EARLY
+        + "seven, others = ([int(ok(d.cuMemAlloc(512))) for _ in range(7)] for _ in range(2)); ok(d.cuCtxSynchronize())\n"
+    )
+    step += "; ok(d.cuMemsetD32Async(r, 7 * i, 4, s)); hear(); assert copy(r) == 7 * i"
+    assert waits(step, begin=begin, few=28, many=84) == pytest.approx(trips, abs=0.2)
+
+
+@pytest.mark.parametrize(
     "step",
     [
         # Between the news and the read the program changes what it reads.

@@ -166,7 +166,7 @@ def test_the_worker_is_asked_for_no_more_functions_than_it_must_report(step: str
                         timeout=60,
                     )
                     assert done.returncode == 0, done.stderr
-                    # One question for each report, and eight ahead.
+                    # One question for each report, and as many ahead each time.
                     found.append(counter.requests.of("next_host_function"))
         assert (found[1] - found[0]) / 20 <= most + 0.2
 

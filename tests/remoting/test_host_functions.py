@@ -142,7 +142,7 @@ a, b = stream(0), stream(0); call(a, lambda: None); ok(d.cuStreamSynchronize(a))
                     answered, asked = (
                         one.of("next_host_function") for one in (counter.answers, counter.requests)
                     )
-                    return (answered, asked) == (2, 10)
+                    return (answered, asked) == (2, 66)
 
                 await until(asked_ahead)
                 assert counter.requests.of("host_function_done") == 1

@@ -43,6 +43,7 @@ from gpukernel.engines.kubernetes.names import (
 )
 from gpukernel.engines.kubernetes.reflector import API_ERRORS, Reflector, problem_of
 from gpukernel.engines.kubernetes.work_queue import WorkQueue
+from gpukernel.engines.named_devices import devices_by
 
 __all__ = ["Controller", "holder_of"]
 
@@ -102,7 +103,7 @@ class Controller:
             await asyncio.sleep(every)
 
     async def _compare_once(self, *, whole: bool) -> None:
-        self._devices = {device_name(one.uuid): one for one in await self._pool.devices() if one.uuid}
+        self._devices = devices_by(device_name, await self._pool.devices(), "kubernetes")
         leases = {lease.key: lease for lease in await self._pool.placed()}
         if whole:  # after the pool's list: a lease of then without a claim now has none any more
             await self._claims.relist()
@@ -174,7 +175,7 @@ class Controller:
             if known.state == "live":  # whatever its namespace says today
                 return known
         if any(result.device not in self._devices for result in wanted.results):
-            self._devices = {device_name(one.uuid): one for one in await self._pool.devices() if one.uuid}
+            self._devices = devices_by(device_name, await self._pool.devices(), "kubernetes")
         devices = {name: (one.uuid, one.memory_bytes) for name, one in self._devices.items()}
         holder = holder_of(claim, await self._labels(wanted.namespace))
         return await self._pool.acquire_placed(

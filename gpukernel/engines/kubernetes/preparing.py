@@ -30,6 +30,7 @@ from gpukernel.engines.kubernetes.allocations import Allocation, AllocationError
 from gpukernel.engines.kubernetes.claim_files import ClaimFiles, Prepared
 from gpukernel.engines.kubernetes.names import device_name, is_uid
 from gpukernel.engines.kubernetes.reflector import API_ERRORS, problem_of
+from gpukernel.engines.named_devices import devices_by
 
 __all__ = ["NotPrepared", "Preparing"]
 
@@ -142,7 +143,7 @@ class Preparing:
                 )
             await asyncio.sleep(AGAIN_SECONDS)
         known = found[0]
-        devices = {device_name(one.uuid): one for one in await self._pool.devices() if one.uuid}
+        devices = devices_by(device_name, await self._pool.devices(), "kubernetes")
         sizes = {name: (one.uuid, one.memory_bytes) for name, one in devices.items()}
         asked = placed_on(allocation, sizes)
         has = has_of(known)

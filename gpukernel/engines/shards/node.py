@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from gpukernel.client.engines import EngineClient
 from gpukernel.common.errors import NotAllowed, PoolError, UnknownToken
 from gpukernel.common.model import Device, PlacedOn
+from gpukernel.engines.named_devices import devices_by
 from gpukernel.engines.shards.allocation import (
     JobShards,
     NotUnderstood,
@@ -162,7 +163,7 @@ class ShardNode:
         """Return the node's devices that the pool has now, by Slurm's numbers: one that is missing moves no other one to its place."""
         devices = await (await self.client()).devices()
         if self._uuids:
-            known = {device.uuid: device for device in devices}
+            known = devices_by(str, devices, "slurm")
             return {number: known[uuid] for number, uuid in enumerate(self._uuids) if uuid in known}
         # One that was taken out comes before the one that has its number now.
         devices = sorted(devices, key=lambda device: not device.trouble)

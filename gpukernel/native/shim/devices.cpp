@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "shim/frameworks.h"
 #include "shim/graphs/capture.h"
 #include "shim/graphs/graphs.h"
 #include "shim/graphs/memory.h"
@@ -88,7 +89,11 @@ PrimaryContext primary_context(Device& device) {
 
 }  // namespace gpukernel::libcuda
 
-CUresult CUDAAPI cuInit(unsigned int Flags) { return Flags ? CUDA_ERROR_INVALID_VALUE : initialise(); }
+CUresult CUDAAPI cuInit(unsigned int Flags) {
+    if (Flags) return CUDA_ERROR_INVALID_VALUE;
+    tell_frameworks();
+    return initialise();
+}
 
 CUresult CUDAAPI cuDriverGetVersion(int* driverVersion) {
     if (!driverVersion) return CUDA_ERROR_INVALID_VALUE;

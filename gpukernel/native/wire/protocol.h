@@ -151,7 +151,7 @@ struct EarlyRead {
     uint64_t address, bytes;
     friend bool operator==(const EarlyRead&, const EarlyRead&) = default;
 };
-constexpr size_t MOST_EARLY_READS = 4, MOST_EARLY_BYTES = 1 << 10;  // of one function, of one read
+constexpr size_t MOST_EARLY_READS = 8, MOST_EARLY_BYTES = 1 << 10;  // of one function, of one read
 
 // The operations of `virtual_memory`: arguments → answer.  Addresses and handles are the program's own; sizes
 // are in bytes.

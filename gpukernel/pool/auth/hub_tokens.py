@@ -5,6 +5,7 @@ Guarantees
 * A token that the Hub takes back counts for `YES_SECONDS` more at most; what the Hub does not know is asked again after `NO_SECONDS`.
 * Tokens are in no log and are kept as hashes only.  They are sent nowhere but to the address that the administrator has named, not
   through proxies and not after redirections, and in plain text only within this machine.
+* Tokens that the Hub knew lately have places and threads of their own: who brings made-up ones keeps nobody from being known again.
 * “The Hub does not know it” and “the Hub is away” are two answers: the second one says nothing about the token.
 """
 
@@ -62,6 +63,14 @@ class Owner:
 _NOBODY = Owner()
 
 
+class _Lookups:
+    """The questions that are under way at one time, and the threads that ask them."""
+
+    def __init__(self) -> None:
+        self.asking: dict[bytes, asyncio.Task[Owner]] = {}
+        self.threads = ThreadPoolExecutor(_THREADS, "hub-tokens")
+
+
 class _NoRedirection(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         """Follow no redirection: a token goes to the Hub and nowhere else."""
@@ -87,16 +96,18 @@ class HubTokens:
     def __init__(self, api: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.api = _checked(api)
         self._clock = clock
-        self._known: dict[bytes, tuple[float, Owner]] = {}  # hash → until when, and who
+        self._known: dict[
+            bytes, tuple[float, Owner]
+        ] = {}  # hash → until when, and who; also those that have to be asked again
         self._unknown: dict[bytes, float] = {}
-        self._asking: dict[bytes, asyncio.Task[Owner]] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, "hub-tokens")
+        self._admitted, self._strangers = _Lookups(), _Lookups()
         self._ask = urllib.request.build_opener(urllib.request.ProxyHandler({}), _NoRedirection).open
         self._away = ""
 
     def close(self) -> None:
         """Stop asking; questions that are under way are not waited for."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        for places in (self._admitted, self._strangers):
+            places.threads.shutdown(wait=False, cancel_futures=True)
 
     async def person(self, token: str) -> str:
         """Return the name of the user to whom the Hub gave this token; see `owner`."""
@@ -118,18 +129,19 @@ class HubTokens:
             return who
         if now < self._unknown.get(key, now):
             return _NOBODY
-        if key not in self._asking:
-            if len(self._asking) >= MOST_AT_ONCE:
+        places = self._admitted if key in self._known else self._strangers
+        if key not in places.asking:
+            if len(places.asking) >= MOST_AT_ONCE:
                 raise HubAway("Too many tokens are being looked up at JupyterHub; try again in a minute.")
-            task = self._asking[key] = asyncio.create_task(self._look_up(key, token))
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            task = places.asking[key] = asyncio.create_task(self._look_up(key, token, places.threads))
+            task.add_done_callback(lambda _: places.asking.pop(key, None))
         # Who gives up does not end it for the others that ask the same.
-        return await asyncio.shield(self._asking[key])
+        return await asyncio.shield(places.asking[key])
 
-    async def _look_up(self, key: bytes, token: str) -> Owner:
+    async def _look_up(self, key: bytes, token: str, threads: ThreadPoolExecutor) -> Owner:
         asked = self._clock()
         try:
-            work = asyncio.get_running_loop().run_in_executor(self._threads, self._question, token)
+            work = asyncio.get_running_loop().run_in_executor(threads, self._question, token)
             async with asyncio.timeout(ASK_SECONDS):
                 who = await work
         except (TimeoutError, HubAway) as error:

@@ -25,7 +25,7 @@ from gpukernel.common.model import ENGINES, Holder, SliceRequest
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubTokens
 from gpukernel.pool.auth.open_calls import OpenCalls
-from gpukernel.pool.auth.tokens import token_hash
+from gpukernel.pool.auth.tokens import OF_SERVERS, token_hash
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
@@ -323,7 +323,7 @@ class Identity:
         """Return the newest token of a person's server of that name at the Hub; None where there is none."""
         query = (
             sa.select(tokens.c.id, tokens.c.course, tokens.c.server, tokens.c.inside)
-            .where(tokens.c.person == person, tokens.c.server != "", condition)
+            .where(tokens.c.person == person, OF_SERVERS, condition)
             .order_by(tokens.c.created.desc())
         )
         with self._store.reader.connect() as db:

@@ -25,6 +25,7 @@ from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
 
 __all__ = [
+    "OF_SERVERS",
     "SCOPES",
     "VALID_SECONDS",
     "Certify",
@@ -49,6 +50,9 @@ WARN_SECONDS = 14 * DAY
 
 SCOPES = ("person", "service", "agent", "admin", "supply", *ENGINES)
 """The scopes of tokens; an engine's is its name, and opens what that engine decides over."""
+
+OF_SERVERS = tokens.c.server != sa.literal("", literal_execute=True)
+"""Tokens of single-user servers; as it stands in the indices, so that they are used for it."""
 
 Certify = Callable[[str, str, float, float], tuple[str, float]]
 """Makes the certificate of a token, from its id, what it is for, when it ends (0: never) and the time; gives PEM and the certificate's end."""

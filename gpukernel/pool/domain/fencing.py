@@ -11,6 +11,7 @@ errs towards safety.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from gpukernel.common.errors import Refused
@@ -30,6 +31,7 @@ __all__ = [
     "Registration",
     "ahead_seconds",
     "binding_refusal",
+    "enrolled_with",
     "epoch_of",
     "fence_seconds",
     "may_replace",
@@ -60,6 +62,9 @@ NEVER = 1e18
 """The end of a fence that only the worker's death or an administrator opens: of agents that know nothing of validity."""
 
 
+PROOF_DIGITS = 16
+"""Hexadecimal digits that are kept of the digest of an agent's proof."""
+
 LARGEST_EPOCH = 2**53
 """The highest epoch that an agent may bring to a pool that has not come so far itself: no pool does by counting."""
 
@@ -71,7 +76,7 @@ class Registration:
     Attributes
     ----------
     credential
-        The credential it came with: ``token ID``, ``account UID`` or ``agent.token``.
+        The credential it came with, as `enrolled_with` has it: ``token ID``, ``account UID`` or ``agent.token PROOF``.
     machine
         The identity of its machine; empty where that is not told.
     place
@@ -127,7 +132,7 @@ def binding_refusal(known: KnownServer | None, new: Registration, other: str, na
     known
         The server as it is enrolled; None where it never was.
     other
-        The server that the credential is bound to, where it is bound to one; of accounts and ``agent.token`` there may be several.
+        The server that the credential is bound to, where it is bound to one; of accounts there may be several.
     """
     if other and other != name:
         return (
@@ -139,10 +144,32 @@ def binding_refusal(known: KnownServer | None, new: Registration, other: str, na
     if known.credential != new.credential:
         if _local(known.credential) and _local(new.credential):
             return ""  # both administer the pool, and would reset it
+        if _is_shared(known.credential) and _is_shared(new.credential):
+            if " " in known.credential:
+                return _refused(name, "from another state directory")
+            return _machine_refusal(known, new, name)  # by an agent of before 0.3; it is bound from now on
         return _refused(name, f"with another credential ({known.credential})")
+    return _machine_refusal(known, new, name)
+
+
+def _machine_refusal(known: KnownServer, new: Registration, name: str) -> str:
     if known.machine and new.machine != known.machine and not _local(new.credential):
         return _refused(name, f"on another machine ({known.machine[:8]})")
     return ""
+
+
+def enrolled_with(credential: str, proof: str) -> str:
+    """Return what a server is bound to: its own credential, or one that many servers share together with a digest of its agent's `proof`.
+
+    Agents of before 0.3 have no proof; what shares their credential is one with them, until they bring one.
+    """
+    if not (proof and _is_shared(credential)):
+        return credential
+    return f"{credential} {hashlib.sha256(proof.encode()).hexdigest()[:PROOF_DIGITS]}"
+
+
+def _is_shared(credential: str) -> bool:
+    return credential.partition(" ")[0] not in ("", "token", "account")
 
 
 def _local(credential: str) -> bool:

@@ -84,6 +84,7 @@ FIELDS = {
     "Register.machine": 64,
     "Register.place": 64,
     "Register.instance": 64,
+    "Register.proof": 64,
     "Register.rungs": 32,
     "Rung.name": 64,
     "Rung.detail": 1024,

@@ -8,7 +8,8 @@ Guarantees
   its own that keeps it to its part.
 * Nothing waits: the ceiling is one pod's, so who could give room back is the one who asks.
 * A ceiling that ends takes the leases inside with it, in one transaction.
-* Quotas and GPU-hours count the ceiling, which was admitted by its engine, and the leases inside as leases of no size.
+* Quotas and GPU-hours count the ceiling, which was admitted by its engine, and nothing of the leases inside.  A course in whose name
+  somebody asks is one of theirs all the same.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class LeasesInside:
         Raises
         ------
         Refused
-            ``no_ceiling`` where the secret is not that of a live one; ``no_such_model``, ``too_large``, ``full`` or ``no_direct``;
+            ``no_ceiling`` where the secret is not that of a live one; ``no_such_course`` or ``not_a_member``; ``no_such_model``, ``too_large``, ``full`` or ``no_direct``;
             ``different`` where the key has a lease of another size or person; ``failed`` where it did not start.
         """
         _check(key, request, holder, ttl, longest)
@@ -112,7 +113,7 @@ class LeasesInside:
                 return known, False
             placed = _placed(over, wanted)
             policy = store.policy.current(db, row.policy_version)
-            role = policy.role_in(holder.course, holder.person) if holder.course else ""
+            role = policy.role(holder.course, holder.person)
             lease = store.leases.grant(
                 db,
                 policy,

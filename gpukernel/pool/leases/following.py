@@ -2,7 +2,7 @@
 
 Guarantees
 ----------
-* The work grows with what was changed since the last time, not with what is attached or held here.
+* The work grows with what was changed since the last time, not with what is attached or held here; so it does in a pool that is alone on its database.
 * Everything is read when nothing is known, when the log does not tell what comes next, and every `EVERYTHING_SECONDS`.
 * What was applied twice, or is older than what was read, changes nothing.
 """
@@ -56,7 +56,10 @@ class Following:
     def look(self, steady: float) -> None:
         """Apply what is new."""
         if not self._store.shared:
-            self._keepalive.check()
+            changed = self._store.changes.own_news()
+            if not 0 <= steady - self._read_everything < EVERYTHING_SECONDS:
+                changed, self._read_everything = None, steady
+            self._keepalive.check(changed)
             self._store.servers.agents.followed(steady)
             return
         if self._renewals != self._store.renewals:

@@ -26,6 +26,7 @@ from gpukernel.common.i18n import say, sentence_of
 from gpukernel.common.model import Holder, LeaseUse
 from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.identity import Identity
+from gpukernel.pool.auth.permissions import Reach
 from gpukernel.pool.auth.tokens import (
     VALID_SECONDS,
     Certify,
@@ -49,7 +50,7 @@ from gpukernel.pool.rpc.supplies import (
 from gpukernel.pool.rpc.tokens import token_to
 from gpukernel.pool.store import quota_usage
 from gpukernel.pool.store.policy import note
-from gpukernel.pool.store.schema import audit
+from gpukernel.pool.store.schema import audit, leases
 from gpukernel.pool.store.signs_of_life import pool_addresses
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import held_between
@@ -226,7 +227,7 @@ class AdministrationService(rpc.AdministrationServicer):
         def work(db: sa.Connection) -> list[pb.LeaseUse]:
             return [
                 pb.LeaseUse(**{name: getattr(part, name) for name in LeaseUse.__dataclass_fields__})
-                for part in held_between(db, request.begin, end)
+                for part in held_between(db, request.begin, end, None, *_may_be_seen(access, policy, request))
                 if request.course in ("", part.course)
                 and request.person in ("", part.person)
                 and access.covers(Holder(part.person, course=part.course), policy)
@@ -337,6 +338,20 @@ class AdministrationService(rpc.AdministrationServicer):
         names = ("time", "who", "action", "subject", "before", "after")
         entries = [pb.AuditEntry(**{name: getattr(row, name) for name in names}) for row in reversed(rows)]
         return pb.ShowAuditReply(entries=entries)
+
+
+def _may_be_seen(
+    access: Access, policy: Policy, request: pb.ReportRequest
+) -> Iterator[sa.ColumnElement[bool]]:
+    """Yield conditions of the leases that a report is about and that its caller may see, or some more."""
+    caller = access.caller
+    if request.course:
+        yield leases.c.course == request.course
+    if request.person:
+        yield leases.c.person == request.person
+    if access.permission.of(caller) is not Reach.ALL:
+        taught = [course for course in policy.courses if caller.instructs(course, policy)]
+        yield sa.or_(leases.c.person == caller.name, leases.c.course.in_(taught))
 
 
 async def _or_deny(access: Access, sentence: str) -> None:

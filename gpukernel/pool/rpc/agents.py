@@ -20,7 +20,7 @@ from gpukernel.common.logs import fields
 from gpukernel.common.model import Lease
 from gpukernel.common.telemetry.tracing import rpc_attributes, traced
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.domain.fencing import LateRegistration, Registration
+from gpukernel.pool.domain.fencing import LateRegistration, Registration, enrolled_with
 from gpukernel.pool.doors.call_rates import CallRates
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
@@ -53,6 +53,9 @@ STATUSES = {
 
 FAULTS_SECONDS = 1.0
 """Seconds for which nothing more is read of an agent that has said other faults than before, or that its server ends: each is written down."""
+
+MOST_UNREAD = 32_768
+"""Orders and answers that wait for an agent to read them: what is more than it can have workers ends its stream."""
 
 PAGE = 512
 """Workers of one report that are written down in one turn of the loop."""
@@ -125,6 +128,12 @@ class _Stream:
             self._order(displaced=pb.Displaced(reason=displaced))
         self.outgoing.put_nowait(None)
 
+    def abandon(self) -> None:
+        """End the stream of an agent that does not read; what it was to be told is lost, and it attaches anew."""
+        while not self.outgoing.empty():
+            self.outgoing.get_nowait()
+        self.outgoing.put_nowait(None)
+
     def valid(self, number: int, seconds: float) -> None:
         """Answer heartbeat `number`."""
         self._order(valid=pb.Valid(number=number, seconds=seconds))
@@ -194,7 +203,7 @@ class AgentsService(rpc.AgentsServicer):
             self._log_refusal(server, refusal)
             await access.context.abort(grpc.StatusCode.INVALID_ARGUMENT, in_details(str(refusal)))
         new = Registration(
-            access.caller.credential,
+            enrolled_with(access.caller.credential, register.proof),
             register.machine,
             register.place,
             register.instance,
@@ -274,6 +283,10 @@ class AgentsService(rpc.AgentsServicer):
             async for request in requests:
                 if not self._sessions.speaks(server, orders):
                     break  # another agent does
+                if orders.outgoing.qsize() >= MOST_UNREAD:
+                    log.warning("it reads nothing of what the pool says", extra=fields(server=server))
+                    orders.abandon()
+                    break
                 kind = request.WhichOneof("message")
                 if kind == "heartbeat":
                     if request.heartbeat.number or not attachment.instance:

@@ -19,7 +19,7 @@ from gpukernel.common.i18n import words_to
 from gpukernel.common.logs import one_line
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.auth.tokens import Certify, token_hash
+from gpukernel.pool.auth.tokens import OF_SERVERS, Certify, token_hash
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, unary
 from gpukernel.pool.scheduling.estimates import chances
@@ -30,7 +30,7 @@ from gpukernel.pool.store.store import Store
 __all__ = ["HubService"]
 
 MOST_GROUPS = 1000
-_OPEN = sa.and_(tokens.c.server != "", tokens.c.revoked.is_(None))
+_OPEN = sa.and_(OF_SERVERS, tokens.c.revoked.is_(None))
 
 
 class HubService(rpc.HubServicer):

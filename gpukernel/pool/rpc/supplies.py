@@ -11,6 +11,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.pool.auth.identity import Caller
 from gpukernel.pool.auth.tokens import Token, show_token
 from gpukernel.pool.domain.placement import MIB, DeviceClass
+from gpukernel.pool.store.device_reports import MADE_BY
 from gpukernel.pool.store.store import Store
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
 ]
 
 AGENT = "agent"
-_BETWEEN = ": "
 LONGEST_SECONDS = 3600.0
 """Seconds for which an announcement counts at most: a supply that is gone makes nobody wait for longer."""
 MOST_DEVICES = 64
@@ -42,7 +42,7 @@ def is_made_by(caller: Caller, token: Token) -> bool:
 
 def refusal_to_make(caller: Caller, request: pb.CreateTokenRequest) -> str:
     """Return why the caller may not make a token; empty where it may."""
-    if request.scope == "supply" and _BETWEEN.strip() in request.name:
+    if request.scope == "supply" and MADE_BY.strip() in request.name:
         return "The name of a supply's token has no colon: the names of what it makes begin with it and one."
     if caller.role != "supply" or (request.scope == AGENT and not request.person and not request.without_end):
         return ""
@@ -99,4 +99,4 @@ def announced(caller: Caller, request: pb.AnnounceDevicesRequest) -> tuple[str, 
 
 
 def _prefix(caller: Caller) -> str:
-    return f"{caller.name}{_BETWEEN}"
+    return f"{caller.name}{MADE_BY}"

@@ -116,6 +116,7 @@ class ChangeLog:
         self._trimmed = 0
         # Of a process that is alone: its entries' numbers, and the leases of each; None: everything.
         self._mine: deque[tuple[int, frozenset[str] | None]] = deque([(0, frozenset())], MOST_AT_ONCE)
+        self._mine_seen = 0
         self._reader: sa.Connection | None = None
         self._through: object = None  # the driver's connection behind it
 
@@ -183,9 +184,7 @@ class ChangeLog:
         What this transaction has changed so far is among them.
         """
         if not self._database.shared:
-            newest, oldest = self._mine[-1][0], self._mine[0][0]
-            last = itertools.islice(reversed(self._mine), newest - number)
-            changed = [None] if oldest > number + 1 else [leases for _, leases in last]
+            newest, changed = self._mine[-1][0], self._mine_after(number)
         else:
             rows = _AFTER.rows(db, seen=number)
             newest = rows[-1].number if rows else number
@@ -197,10 +196,22 @@ class ChangeLog:
             return newest, None
         return newest, self._noted().union(*(leases for leases in changed if leases))
 
+    def _mine_after(self, number: int) -> list[frozenset[str] | None]:
+        newest, oldest = self._mine[-1][0], self._mine[0][0]
+        if oldest > number + 1:
+            return [None]
+        return [leases for _, leases in itertools.islice(reversed(self._mine), newest - number)]
+
     def _noted(self) -> frozenset[str]:
         return frozenset(change.lease_id for change in self._leases)
 
     # --- reading ---
+
+    def own_news(self) -> frozenset[str] | None:
+        """Return the ids of leases that changed since the last call, in a process that is alone; None where that may be any."""
+        changed = self._mine_after(self._mine_seen)
+        self._mine_seen = self._mine[-1][0]
+        return None if None in changed else frozenset().union(*(leases for leases in changed if leases))
 
     def catch_up(self) -> None:
         """Take all entries there are for read, before everything is read."""

@@ -7,7 +7,9 @@ Guarantees
 * A device that its server has no more is not promised.  Its row stays while slices name it, or an engine decides over it, and is in
   use again once the device is back.
 * A device that comes to another server of its machine has the same decider there.
-* A device that another server of the same machine offers, or still has leases on, is not promised a second time.
+* A device that another server of the same machine offers, or still has leases on, is not promised a second time.  While that server is
+  away, one that came with a token of others' (`_are_akin`) does not have it either: what a server says of its machine and its devices,
+  everybody on that machine can read.
 
 Call all of it in a `gpukernel.pool.store.database.Database.deciding` transaction, and `update_availability` afterwards.
 """
@@ -21,11 +23,21 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.model import Device
+from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.store.policy import note
-from gpukernel.pool.store.schema import IN_USE, audit, devices, reservation_placements, servers, slices
+from gpukernel.pool.store.schema import (
+    IN_USE,
+    audit,
+    devices,
+    reservation_placements,
+    servers,
+    slices,
+    tokens,
+)
 
 __all__ = [
     "GONE",
+    "MADE_BY",
     "GoneDevice",
     "by_agent",
     "end_own_drain",
@@ -36,6 +48,8 @@ __all__ = [
 ]
 
 GONE = "its server has it no more"
+MADE_BY = ": "
+"""The end of the name of a supply's token in the names of those that it makes (`gpukernel.pool.rpc.supplies`)."""
 _DRAINED = {True: "drained", False: "in use"}
 _ELSEWHERE = "it is offered by GPU server "
 _ROW = sa.select(*(column for column in devices.c if column.name != "index"), devices.c.index.label("number"))
@@ -89,14 +103,14 @@ def found_by_pool(fault: str) -> bool:
 
 
 def record_devices(
-    db: sa.Connection, server: str, machine: str, found: Iterable[Device], now: float
+    db: sa.Connection, server: str, who: Registration, found: Iterable[Device], now: float
 ) -> tuple[dict[int, str], tuple[GoneDevice, ...]]:
     """Record the devices of a server; return their ids by number, and the devices that are gone with leases on them.
 
     Parameters
     ----------
-    machine
-        The identity of the server's machine; empty where it is not told.
+    who
+        The server's agent.
     now
         Wall time, for the audit table.
     """
@@ -110,9 +124,10 @@ def record_devices(
     db.execute(
         devices.update().where(devices.c.server == server, devices.c.available).values(available=False)
     )
-    others = _offered_elsewhere(db, server, machine, [device.uuid for device in found if device.uuid])
+    told = [device.uuid for device in found if device.uuid]
+    others = _offered_elsewhere(db, server, who.machine, who.credential, told)
     new = [device.uuid for device in found if device.uuid and device.id not in matched]
-    deciders = _decided_elsewhere(db, server, machine, new)
+    deciders = _decided_elsewhere(db, server, who.machine, new)
     ids: dict[int, str] = {}
     for device in found:
         before = matched.get(device.id)
@@ -154,7 +169,7 @@ def _record(db: sa.Connection, device: Device, before: Any, other: str, decider:
     if before is not None and device.memory_bytes < before.promised_bytes:
         values = {"index": device.index, "fault": GONE}  # what is promised there is not to be had any more
     elif other:
-        values["fault"] = f"{_ELSEWHERE}{other} of the same machine"
+        values["fault"] = f"{_ELSEWHERE}{other}"
     elif before is not None and found_by_pool(before.fault):
         values["fault"] = ""
     if before is None:
@@ -197,16 +212,20 @@ def _gone(db: sa.Connection, server: str, row: Any, now: float) -> GoneDevice:
 
 
 def _offered_elsewhere(
-    db: sa.Connection, server: str, machine: str, uuids: Collection[str]
+    db: sa.Connection, server: str, machine: str, credential: str, uuids: Collection[str]
 ) -> Mapping[str, str]:
-    """Return the other server of this machine that has each of these devices, where one has."""
+    """Return, as part of a sentence, the other server of this machine that has each of these devices, where one has."""
     if not (machine and uuids):
         return {}
-    has_it = sa.and_(
-        servers.c.away_since.is_(None), devices.c.fault != GONE, ~devices.c.fault.startswith(_ELSEWHERE)
-    )
+    has_it = sa.and_(devices.c.fault != GONE, ~devices.c.fault.startswith(_ELSEWHERE))
     query = (
-        sa.select(devices.c.uuid, devices.c.server)
+        sa.select(
+            devices.c.uuid,
+            devices.c.server,
+            devices.c.promised_bytes,
+            servers.c.away_since,
+            servers.c.credential,
+        )
         .join(servers, servers.c.name == devices.c.server)
         .where(
             devices.c.uuid.in_(uuids),
@@ -215,7 +234,36 @@ def _offered_elsewhere(
             sa.or_(devices.c.promised_bytes > 0, has_it),
         )
     )
-    return {row.uuid: row.server for row in db.execute(query)}
+    found: dict[str, str] = {}
+    for row in db.execute(query).all():
+        where = f"{row.server} of the same machine"
+        if row.promised_bytes or row.away_since is None:
+            found[row.uuid] = where
+        elif not _are_akin(db, credential, row.credential):
+            found.setdefault(
+                row.uuid,
+                f"{where}, which is away; where that one is gone for good, say “gpukernel server forget {row.server}”",
+            )
+    return found
+
+
+def _are_akin(db: sa.Connection, new: str, other: str) -> bool:
+    """Return whether a server may have the devices of another one of its machine that is away, by what the two came with.
+
+    It may where it came with an account that administers the pool, where one supply of servers made both their tokens, or where both are of
+    one state directory.
+    """
+    if new.startswith("account ") or new == other:
+        return True
+    names = [
+        str(
+            db.execute(sa.select(tokens.c.name).where(tokens.c.id == one.removeprefix("token "))).scalar()
+            or ""
+        )
+        for one in (new, other)
+    ]
+    makers = [name.partition(MADE_BY)[0] for name in names if MADE_BY in name]
+    return len(makers) == 2 and makers[0] == makers[1]
 
 
 def _decided_elsewhere(
@@ -239,5 +287,11 @@ def _decided_elsewhere(
 
 def free_to_offer(db: sa.Connection, server: str, uuids: Collection[str]) -> set[str]:
     """Return those of these devices that no other server of the same machine has any more."""
-    machine = str(db.execute(sa.select(servers.c.machine).where(servers.c.name == server)).scalar() or "")
-    return set(uuids) - _offered_elsewhere(db, server, machine, uuids).keys()
+    row = db.execute(
+        sa.select(servers.c.machine, servers.c.credential).where(servers.c.name == server)
+    ).first()
+    return (
+        set(uuids) - _offered_elsewhere(db, server, row.machine, row.credential, uuids).keys()
+        if row is not None
+        else set(uuids)
+    )

@@ -65,6 +65,7 @@ _CLAIMED = (
     leases.c.share,
     leases.c.memory_bytes,
     leases.c.priority,
+    leases.c.within,
 )
 # `us`: only where that pool was asked for it last; `to`: only one that gives way to this request; empty: in any case.
 END = CompiledSql(

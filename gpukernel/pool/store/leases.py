@@ -88,7 +88,7 @@ class Leases:
 
         Call it in a `Database.deciding` transaction; `now` is wall time.  What an engine has placed counts in the quotas and stays within
         none: who may have how much there is the engine's to say, as are its times, of which only `longest` is the pool's to keep.  A `ceiling`
-        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts as a lease of no size.
+        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts in no quota.
 
         Raises
         ------
@@ -105,9 +105,8 @@ class Leases:
         made = [ceilings.new_slice(piece, ceiling=ceiling) for piece in placed]
         try:
             ceilings.promise(db, placed, within)
-            quota_usage.charge(
-                db, policy, whose, share, memory, now, priority=priority, bounded=not by_engine
-            )
+            held = share, memory, now, 0 if within else 1
+            quota_usage.charge(db, policy, whose, *held, priority=priority, bounded=not by_engine)
             epoch = queries.NEXT_EPOCH.first(db).epoch
             values = {
                 "id": lease_id,
@@ -226,8 +225,8 @@ class Leases:
         if close_span(db, lease_id, now):
             policy = self._policy.current(db, row.policy_version)
             whose = quota_usage.accounts_of(lease.person, lease.course)
-            held = lease.share, lease.memory_bytes
-            quota_usage.refund(db, policy, whose, *held, now, priority=lease.priority)
+            held = lease.share, lease.memory_bytes, now, 0 if lease.within else 1
+            quota_usage.refund(db, policy, whose, *held, priority=lease.priority)
 
     def inside(self, lease_id: str) -> list[str]:
         """Return the ids of leases inside of a ceiling that are not over."""

@@ -295,7 +295,8 @@ class WrongTotals(NamedTuple):
 
 def wrong_totals(db: sa.Connection, policy: Policy) -> list[WrongTotals]:
     """Return the accounts that are wrong; without the ledger's lock it may be that another pool changes them meanwhile."""
-    count, share, memory = sa.func.count(), total(usage_log.c.share), total(usage_log.c.memory_bytes)
+    count = sa.func.count(sa.case((leases.c.within == "", 1)))  # those inside of a ceiling are none
+    share, memory = total(usage_log.c.share), total(usage_log.c.memory_bytes)
     query = (
         sa.select(leases.c.person, leases.c.course, leases.c.priority, share, memory, count)
         .join(usage_log, usage_log.c.lease_id == leases.c.id)

@@ -133,11 +133,9 @@ servers = Table(
     Column("quiet", Boolean, nullable=False, server_default=text("false")),  # nothing was heard for seconds
     Column("draining", Boolean, nullable=False, server_default=text("false")),  # it gets no new leases
     Column("drain_until", Float, nullable=True),  # those that it has end then at the latest
-    # The identity of its machine where its agent allows direct mode, else empty.
-    Column("direct_machine", String, nullable=False, server_default=""),
-    # What confines its workers, as its agent says: a list of rungs in JSON.
-    Column("confinement", String, nullable=False, server_default="[]"),
-    # Who may speak for it, since an agent did for the first time: “token ID”, “account UID” or “agent.token”; and from which machine.
+    Column("direct_machine", String, nullable=False, server_default=""),  # where direct mode is allowed there
+    Column("confinement", String, nullable=False, server_default="[]"),  # rungs, as its agent says, in JSON
+    # Who may speak for it, since an agent did for the first time: “token ID”, “account UID” or “agent.token PROOF”; and from which machine.
     Column("credential", String, nullable=False, server_default=""),
     Column("machine", String, nullable=False, server_default=""),
     Column("place", String, nullable=False, server_default=""),  # where its workers live
@@ -483,6 +481,8 @@ tokens = Table(
     Column("inside", Boolean, nullable=False, server_default=text("false")),  # it leases inside of ceilings
     Column("announced", String, nullable=False, server_default=""),  # what its supplies bring, in JSON
     _living("tokens_of_supplies", "id", condition="announced <> ''"),
+    _living("tokens_of_servers", "person", "created", condition="server <> ''"),
+    _living("open_servers", "person", "server", condition="server <> '' AND revoked IS NULL"),
 )
 
 # What administrators and instructors changed, with the values before and after.

@@ -153,7 +153,7 @@ class Servers:
             fencing.refuse_late(before, new)
             if why := fencing.rival_refusal(before, new, steady):
                 raise Refused("rival", why)
-            ids, gone = record_devices(db, server, new.machine, found, self._database.clock.now())
+            ids, gone = record_devices(db, server, new, found, self._database.clock.now())
             attachment = Attachment(
                 server,
                 new.instance,

@@ -80,9 +80,12 @@ def use_by_day(db: sa.Connection, begin: float, end: float, course: str) -> list
 
 
 def held_between(
-    db: sa.Connection, begin: float, end: float, course: str | None = None
+    db: sa.Connection, begin: float, end: float, course: str | None = None, *among: sa.ColumnElement[bool]
 ) -> Iterator[LeaseUse]:
-    """Yield every lease that held something between two times, the part of it that lies between them; of `course`, or of all."""
+    """Yield every lease that held something between two times, the part of it that lies between them; of `course`, or of all.
+
+    `among`: conditions of leases, without which all that ever was would be read to find what is somebody's.
+    """
     last = sa.func.coalesce(usage_log.c.ends, end)
     query = (
         sa.select(
@@ -94,7 +97,7 @@ def held_between(
             last.label("last"),
         )
         .join(leases, leases.c.id == usage_log.c.lease_id)
-        .where(usage_log.c.begins < end, sa.or_(usage_log.c.ends.is_(None), usage_log.c.ends > begin))
+        .where(usage_log.c.begins < end, sa.or_(usage_log.c.ends.is_(None), usage_log.c.ends > begin), *among)
         .order_by(leases.c.epoch, usage_log.c.begins)
     )
     if course is not None:

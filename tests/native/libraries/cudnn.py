@@ -89,8 +89,9 @@ class Cudnn(Library):
         kind: Any,
         virtual: bool = False,
         by_value: bool = False,
+        constant: int = 0,
     ) -> tuple[ctypes.c_void_p, int]:
-        """Return a tensor's descriptor and its number."""
+        """Return a tensor's descriptor and its number; a `constant` lies at that address of the program's, for as long as this takes."""
         self.ids += 1
         attributes = {
             901: (TYPE, DATA[kind]),
@@ -103,6 +104,8 @@ class Cudnn(Library):
             attributes[907] = (BOOLEAN, True)
         if by_value:
             attributes[908] = (BOOLEAN, True)
+        if constant:
+            attributes[910] = (POINTER, constant)
         return self.node(17, attributes), self.ids
 
     def of(self, tensor: Tensor) -> tuple[ctypes.c_void_p, int]:

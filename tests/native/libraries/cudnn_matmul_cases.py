@@ -10,9 +10,8 @@ import numpy as np
 from tests.native.libraries.cublas_cases import BFLOAT, HALF, numbers
 from tests.native.libraries.cudnn import DATA, DESCRIPTOR, DOUBLE, HANDLE, INT64, TYPE, Cudnn, Tensor
 from tests.native.libraries.device import Cases
-from tests.real_gpu import REAL
 
-__all__ = ["CASES"]
+__all__ = ["ADD", "CASES", "EXP", "MUL", "Floats", "Graph", "far", "from_text"]
 
 CASES = Cases()
 case = CASES.add
@@ -44,6 +43,10 @@ class Graph:
         self.n.kept.append(place)
         self.where[its] = ctypes.addressof(place)
         return described
+
+    def constant(self, number: float) -> ctypes.c_void_p:
+        place = ctypes.c_float(number)
+        return self.n.tensor((1,), (1,), np.float32, by_value=True, constant=ctypes.addressof(place))[0]
 
     def matmul(
         self, a: Any, b: Any, c: Any, kind: Any = np.float32, lengths: Any = (), padding: float = 0
@@ -227,21 +230,6 @@ def from_text(n: Cudnn, plan: tuple[ctypes.c_void_p, int]) -> tuple[ctypes.c_voi
 def attention_of_several_operations() -> str:
     found = [attention(2, 3, 70, 90, False), attention(1, 4, 128, 128, True), attention(2, 4, 128, 192, True)]
     return "; ".join(filter(None, found))
-
-
-@case
-def a_graph_within_an_operation() -> str:
-    """The frontend's attention has what is done with its scores so, without a handle; a simulated device has no such operation."""
-    g = Graph()
-    x, y = g.between(1, 2, 4, 4), g.between(1, 2, 4, 4)
-    g.pointwise(EXP, x, y)
-    within = g.n.node(15, {801: (DESCRIPTOR, g.operations)})
-    attention = g.n.node(
-        41, {2800 + i: (DESCRIPTOR, g.between(1, 2, 4, 4)) for i in range(4)} | {2811: (DESCRIPTOR, within)}
-    )
-    whole = g.n.node(15, {800: (HANDLE, g.n.handle), 801: (DESCRIPTOR, attention)}, finish=False)
-    status = int(g.n.library.cudnnBackendFinalize(whole))
-    return "" if status == 3000 or REAL else f"status {status}"
 
 
 @case

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.libraries import (
+    cudnn_attention_cases,
     cudnn_call_cases,
     cudnn_cases,
     cudnn_ctc_cases,
@@ -41,6 +42,11 @@ def test_recurrent_layers(where: str, name: str) -> None:
 @both_ways(cudnn_matmul_cases)
 def test_products_of_matrices_and_attention(where: str, name: str) -> None:
     assert found_by(cudnn_matmul_cases.__name__, where)[name] == ""
+
+
+@both_ways(cudnn_attention_cases)
+def test_attention_as_one_operation(where: str, name: str) -> None:
+    assert found_by(cudnn_attention_cases.__name__, where)[name] == ""
 
 
 @both_ways(cudnn_ctc_cases)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from gpukernel.remoting.environment import shim_environment
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, ROOT, in_one_process
 from tests.native.libraries.device import soname
-from tests.remoting.conftest import WITHOUT_SANITIZER, Worker, call_number, worker
+from tests.real_gpu import cuda_library
+from tests.remoting.conftest import PRELUDE, WITHOUT_SANITIZER, Worker, call_number, worker
 from tests.remoting.round_trips import counted
 
 BLAS = """
@@ -284,6 +286,27 @@ def test_without_openblas_a_handle_is_refused_with_what_to_do() -> None:
     assert "pip install 'gpukernel[libraries]'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "create", "extra"),
+    [
+        ("libcublas.so.12", "cublasCreate_v2", "server-cu12"),
+        ("libcublas.so.13", "cublasCreate_v2", "server-cu13"),
+        ("libcufft.so.11", "cufftCreate", "server-cu12"),
+        ("libcudnn.so.9", "cudnnCreate", "server-cu12] or [server-cu13"),
+    ],
+)
+def test_a_server_without_the_programs_library_says_what_to_install(
+    name: str, create: str, extra: str, tmp_path: Path
+) -> None:
+    """The driver lies beside no libraries here, as NVIDIA's does where they were not installed."""
+    driver = shutil.copy(cuda_library(), tmp_path / "libcuda.so.1")
+    code = f"handle = ctypes.c_void_p(); print(ctypes.CDLL({name!r}).{create}(ctypes.byref(handle)) != 0)"
+    done = on_a_slice(code, library=Path(driver))
+    assert done.stdout == "True\n"
+    assert f"the GPU server has no {name}, which this program needs" in done.stderr
+    assert f"its administrator installs gpukernel[{extra}] there" in done.stderr
+
+
 def test_with_another_libcuda_the_forwarding_library_says_why() -> None:
     environment = in_one_process()
     environment["LD_LIBRARY_PATH"] = f"{native.simgpu_library().parent}:{native.libraries_dir()}"
@@ -343,3 +366,33 @@ begin(); once()
     done, asked = asyncio.run(story())
     assert done.stdout.splitlines() == ["9 0 0 1 0 8.0"] * 2, done.stderr
     assert asked == 3  # for cuDNN's version, for the object, and once for what it advises
+
+
+def test_cudnns_version_is_the_servers_before_a_context_exists() -> None:
+    """It is asked of the first device once the driver is in use, and not before: a program that looks and then forks could not use CUDA."""
+    code = """
+cudnn = ctypes.CDLL('libcudnn.so.9')
+print(cudnn.cudnnGetVersion() > 90000, d.cuDriverGetVersion()[0].name, d.cuCtxGetCurrent()[0].name)
+if os.fork() == 0:
+    print(d.cuInit(0)[0].name, flush=True)
+    os._exit(0)
+os.wait()
+ok(d.cuInit(0))
+print([cudnn.cudnnGetVersion() > 90000 for _ in range(9)].count(True), int(ok(d.cuCtxGetCurrent())), ok(d.cuDevicePrimaryCtxGetState(0))[1])
+"""
+
+    async def story() -> tuple[subprocess.CompletedProcess[str], int]:
+        async with worker() as its:
+            environment = its.environment(kind="tcp", shared_memory=False)
+            with counted(environment) as counter:
+                done = await asyncio.to_thread(
+                    subprocess.run,
+                    [sys.executable, "-u", "-c", PRELUDE + code],
+                    env=environment, capture_output=True, text=True, check=False, timeout=120,
+                )  # fmt: skip
+                return done, counter.answers.of("library_ask")
+
+    done, asked = asyncio.run(story())
+    lines = ["True CUDA_SUCCESS CUDA_ERROR_NOT_INITIALIZED", "CUDA_SUCCESS", "9 0 0"]
+    assert done.stdout.splitlines() == lines, done.stderr
+    assert asked == 1

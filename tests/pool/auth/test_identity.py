@@ -16,13 +16,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from gpukernel.client.admin import AdminClient
 from gpukernel.client.pool import PoolClient
 from gpukernel.common.address import container_sockets, socket_path
 from gpukernel.common.errors import LeaseEnded, NotAllowed, PoolError, Refused
 from gpukernel.common.model import Holder, Queued, SliceRequest
+from gpukernel.pool.auth.identity import Caller, Identity
 from gpukernel.pool.rpc.server import RunningPool, serve
+from gpukernel.pool.store.store import Store
 from tests.pool.world import Agent
 from tests.ports import free_port
 
@@ -299,3 +302,25 @@ def test_an_instructor_sees_ends_and_shares_out_within_the_course(state: Path) -
                     await anna.renew(lease.id)
 
     run(work)
+
+
+def test_the_token_of_a_person_s_server_is_found_without_looking_at_all_that_were_ever_made(
+    tmp_path: Path,
+) -> None:
+    """Each call with a JupyterHub's token of a server asks for it, in the loop that decides."""
+    store, asked = Store.in_directory(tmp_path), list[tuple[str, object]]()
+
+    def noted(*arguments: object) -> None:
+        asked.append((str(arguments[2]), arguments[3]))
+
+    sa.event.listen(store.reader, "before_cursor_execute", noted)
+    assert Identity(store)._as_server(Caller("anna", "person"), "").course == ""
+    sa.event.remove(store.reader, "before_cursor_execute", noted)
+    assert len(asked) == 2  # one that is open, and one that is closed
+    with store.reader.connect() as db:
+        plans = [
+            [row[3] for row in db.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)]  # type: ignore[arg-type]
+            for statement, values in asked
+        ]
+    assert all(step.startswith("SEARCH tokens USING INDEX") for plan in plans for step in plan), plans
+    store.close()

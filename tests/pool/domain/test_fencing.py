@@ -17,6 +17,7 @@ from gpukernel.pool.domain.fencing import (
     LateRegistration,
     Registration,
     binding_refusal,
+    enrolled_with,
     epoch_of,
     fence_seconds,
     may_replace,
@@ -61,6 +62,32 @@ def test_a_token_is_bound_to_one_server_and_accounts_of_administrators_are_one()
     local = replace(KNOWN, credential="account 1000")
     assert not binding_refusal(local, replace(SAME, credential="account 0", machine="moved"), "", "gpu1")
     assert binding_refusal(KNOWN, replace(SAME, credential="account 0"), "", "gpu1")
+
+
+def test_a_token_of_many_servers_is_bound_with_the_state_directory_and_those_of_one_are_not() -> None:
+    assert enrolled_with("token gpk1", "secret") == "token gpk1"
+    assert enrolled_with("account 0", "secret") == "account 0"
+    assert enrolled_with("agent.token", "") == "agent.token"
+    first, second = (enrolled_with("agent.token", proof) for proof in ("one", "two"))
+    assert first.startswith("agent.token ")
+    assert first != second
+    assert "one" not in first
+    known, new = replace(KNOWN, credential=first), replace(SAME, credential=first)
+    assert not binding_refusal(known, new, "", "gpu1")
+    for other in (second, "agent.token"):
+        said = binding_refusal(known, replace(new, credential=other), "", "gpu1")
+        assert "enrolled from another state directory" in said
+        assert "gpukernel server reset gpu1" in said
+    # An older agent enrolled it; from now on it is bound.
+    assert not binding_refusal(replace(KNOWN, credential="agent.token"), new, "", "gpu1")
+    elsewhere = replace(new, machine="other")
+    assert "another machine" in binding_refusal(
+        replace(KNOWN, credential="agent.token"), elsewhere, "", "gpu1"
+    )
+    assert "with another credential" in binding_refusal(
+        known, replace(SAME, credential="token x"), "", "gpu1"
+    )
+    assert "with another credential" in binding_refusal(KNOWN, new, "", "gpu1")
 
 
 def test_a_rival_waits_until_the_first_is_silent_and_its_own_successor_does_not() -> None:

@@ -173,7 +173,11 @@ def test_what_a_ceiling_has_lent(database: str, caplog: pytest.LogCaptureFixture
     report(store, [device(0, A)])
     store.deciders.delegate("s/0", "slurm", "root", 1000.0)
     pod = grant(store, "pod", GIB, ceiling=True)
-    grant(store, "one", 100 * MIB, within=pod)
+    one = grant(store, "one", 100 * MIB, within=pod)
+    assert heal_books(store, 1000.0) == 0
+    with store.deciding() as (db, _):
+        assert db.execute(sa.text("SELECT max(leases_held) FROM quota_usage")).scalar() == 1
+    store.leases.end(one, "over", 1000.0)
     assert heal_books(store, 1000.0) == 0
     with store.deciding() as (db, _):
         db.execute(sa.text("UPDATE slices SET lent_bytes = 0 WHERE reserve_bytes > 0"))

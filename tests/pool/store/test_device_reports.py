@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from gpukernel.common.model import Device, Holder
+from gpukernel.pool.auth.tokens import create_token
 from gpukernel.pool.domain.fencing import LateRegistration, Registration
 from gpukernel.pool.domain.placement import Placement
 from gpukernel.pool.store import schema
@@ -168,6 +169,38 @@ def test_two_servers_of_one_machine_do_not_offer_one_device_twice(store: Store) 
     # What a server of another machine says of a device counts for nothing here.
     report(store, [device(0, B, server="u")], "u", replace(other, machine="far", place="far"))
     assert (labels(store)["u/0"][2], labels(store)["t/1"][2]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "free"),
+    [
+        ("rack: job 1", "rack: job 2", True),  # one supply made both
+        ("rack: job 1", "other: job 2", False),
+        ("gpu1", "gpu2", False),
+        ("gpu1", "", True),  # an account that administers the pool
+        ("", "gpu2", False),
+    ],
+)
+def test_a_server_has_the_devices_of_another_one_that_is_away_where_they_are_akin(
+    store: Store, first: str, second: str, free: bool
+) -> None:
+    def credential(name: str) -> str:
+        if not name:
+            return "account 0"
+        return f"token {create_token(store, name, '', 'agent', 60, 'root', 0.0)[0].id}"
+
+    report(store, [device(0, A)], "s", replace(WHO, credential=credential(first)))
+    store.servers.mark_away("s", "pool", 0.0)
+    other = replace(WHO, credential=credential(second), place="elsewhere", instance="other")
+    report(store, [device(0, A, server="t")], "t", other)
+    away = (
+        "it is offered by GPU server s of the same machine, which is away; where that one is gone for good, "
+        "say “gpukernel server forget s”"
+    )
+    assert labels(store)["t/0"][2] == ("" if free else away)
+    store.servers.forget("s", "root", 0.0, store.clock.steady())
+    store.servers.note_faults("t", {})
+    assert labels(store)["t/0"][2] == ""
 
 
 def test_no_number_means_two_devices_that_may_be_promised(store: Store) -> None:

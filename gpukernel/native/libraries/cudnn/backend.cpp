@@ -131,6 +131,17 @@ int finish_plan(Node& node) {
     return SUCCESS;
 }
 
+// A tensor's constant is taken when it is set: its address would say nothing to a server.
+int set_constant(Node& tensor, int type, int64_t count, const void* elements) {
+    if (type != TYPE_POINTER || count != 1) return BAD_PARAM;
+    const auto* const from = *static_cast<const char* const*>(elements);
+    const size_t bytes = element_bytes(tensor.value<int32_t>(TENSOR_TYPE, -1));
+    if (!from) return BAD_PARAM;
+    if (!bytes) return refused("cudnnBackendSetAttribute", "a constant of that type, or before it has one,");
+    tensor.set<char>(TENSOR_CONSTANT, TYPE_CHAR, {from, bytes});
+    return SUCCESS;
+}
+
 int finish_pack(const Node& node) {
     if (node.find(PACK_OVERRIDE_IDS))
         return refused("cudnnBackendFinalize", "a variant pack that overrides shapes");
@@ -251,6 +262,8 @@ GPUKERNEL_EXPORT int cudnnBackendSetAttribute(void* descriptor, int name, int ty
         its->node->set(name, std::move(nodes));
         return SUCCESS;
     }
+    if (its->node->kind == TENSOR && name == TENSOR_CONSTANT)
+        return set_constant(*its->node, type, count, elements);
     its->node->set<char>(name, type,
                          {static_cast<const char*>(elements), static_cast<size_t>(count) * bytes});
     its->node->attributes[name].count = count;

@@ -167,8 +167,8 @@ GPUKERNEL_EXPORT int cudnnDestroy(void* handle) {
     return SUCCESS;
 }
 
-size_t version() {
-    const int device = port() ? port()->current_device() : -1;
+namespace {
+size_t version_of(int device) {
     Versions& known = Versions::of_devices();
     const auto find = [&] {
         std::lock_guard lock(known.mutex);
@@ -176,14 +176,39 @@ size_t version() {
             device < 0 && !known.all.empty() ? std::prev(known.all.end()) : known.all.find(device);
         return it == known.all.end() ? 0 : it->second;
     };
-    if (const size_t found = find()) return found;
-    if (device < 0) return OWN_VERSION;
+    if (const size_t found = find(); found || device < 0) return found;
     void* handle = nullptr;
     if (cudnnCreate(&handle))
         known.keep(device, OWN_VERSION);  // and nobody waits again to hear it
     else
         cudnnDestroy(handle);
     return find();
+}
+// Of the first device's server, where no context is current: the device's own is, for as long as this takes.
+// Before `cuInit` nobody is asked, as a program that only wants to know could not fork any more.
+size_t version_of_the_first() {
+    auto* const retain = driver_function<decltype(cuDevicePrimaryCtxRetain)>("cuDevicePrimaryCtxRetain");
+    auto* const release =
+        driver_function<decltype(cuDevicePrimaryCtxRelease)>("cuDevicePrimaryCtxRelease_v2");
+    auto* const push = driver_function<decltype(cuCtxPushCurrent)>("cuCtxPushCurrent_v2");
+    auto* const pop = driver_function<decltype(cuCtxPopCurrent)>("cuCtxPopCurrent_v2");
+    CUcontext context = nullptr;
+    if (!retain || !release || !push || !pop || retain(&context, 0)) return 0;
+    size_t found = 0;
+    if (!push(context)) {
+        found = version_of(port()->current_device());
+        pop(&context);
+    }
+    release(0);
+    return found;
+}
+}  // namespace
+
+size_t version() {
+    if (!port()) return OWN_VERSION;
+    if (const size_t found = version_of(port()->current_device())) return found;
+    const size_t found = version_of_the_first();
+    return found ? found : OWN_VERSION;
 }
 
 #include "cudnn_client.inc"

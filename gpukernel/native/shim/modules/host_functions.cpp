@@ -14,8 +14,9 @@ namespace {
 std::atomic<int> host_calls_left{0};
 
 // Questions for the next function that are on their way, so that functions of several streams, which do not
-// wait for each other, do not wait for each other's round trips.
-constexpr int AHEAD = 8;
+// wait for each other, do not wait for each other's round trips: there are as many in one as there are
+// questions, and JAX has three in a step.
+constexpr int AHEAD = 64;
 
 // Receives from the worker which stream has come to which function, over a connection of its own: on the
 // program's, an answer might have to wait for that very stream.  That a function has run is told over a

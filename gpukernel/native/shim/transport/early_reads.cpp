@@ -66,6 +66,9 @@ bool take_early(Connection& connection, const DeviceRead& read, void* to) {
             return false;
         early.used = true;
         bytes = found->second;
+        const auto again = std::find_if(early.expected.begin(), early.expected.end(),
+                                        [&](const auto& one) { return one.read == found->first; });
+        if (again != early.expected.end()) std::rotate(again, again + 1, early.expected.end());
     }
     std::memcpy(to, bytes.data(), bytes.size());  // not under the mutex: a page fault may need it
     return true;

@@ -31,10 +31,11 @@ struct EarlyReads {
         wire::EarlyRead read;
         bool operator==(const Expected&) const = default;
     };
-    std::vector<Expected> expected;  // the newest last; an allocator gives several addresses in turn
-    uint64_t settled = 0;            // the newest function, by its request, that is due and settles,
-    uint64_t stream = 0;             // and its stream
-    uint64_t read = 0;               // the newest one with which something was read, which lies here:
+    std::vector<Expected>
+        expected;          // what was read last is last: an allocator gives several addresses in turn
+    uint64_t settled = 0;  // the newest function, by its request, that is due and settles,
+    uint64_t stream = 0;   // and its stream
+    uint64_t read = 0;     // the newest one with which something was read, which lies here:
     std::vector<std::pair<wire::EarlyRead, std::string>> here;
     bool used = true;  // by the program
     int in_vain = 0;   // how often it was not, one after the other

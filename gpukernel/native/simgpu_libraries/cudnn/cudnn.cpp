@@ -1,5 +1,5 @@
 // libcudnn beside the simulated GPU: handles, and what becomes of operation graphs.
-#include "simgpu_libraries/cudnn/graph.h"
+#include "simgpu_libraries/cudnn/graphs/graph.h"
 #include "simgpu_libraries/cudnn/operations.h"
 #include "simgpu_libraries/openblas.h"
 

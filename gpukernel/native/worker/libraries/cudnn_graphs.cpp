@@ -9,6 +9,7 @@ using namespace libraries::cudnn;
 
 namespace {
 constexpr uint64_t MOST_NODES = 1024, MOST_ATTRIBUTES = 64, MOST_ELEMENTS = 4096;
+constexpr size_t CONSTANT_BYTES = 16;  // of the widest type that any cuDNN has
 
 template <class Function>
 Function function(const MathLibrary& library, const char* name) {
@@ -62,7 +63,10 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
     int64_t id = 0, extents[MOST_DIMENSIONS] = {}, strides[MOST_DIMENSIONS] = {}, element = 0;
     uint64_t rank = 0, steps = 0;
     char is_virtual = 0, by_value = 0;  // bytes of a program's, of which any may be there
+    // A constant is where an address says, and the library reads as much as the tensor's type has.
     bool constant = false;
+    char number[CONSTANT_BYTES] = {};
+    const void* const place = number;
     for (uint64_t i = 0; i < attributes; ++i) {
         const uint64_t what = in.word(), count = in.word();
         const auto name = static_cast<int>(what & 0xffffffff), type = static_cast<int>(what >> 32);
@@ -90,7 +94,6 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
             if (name == TENSOR_ID) take(id, TYPE_INT64);
             if (name == TENSOR_VIRTUAL) take(is_virtual, TYPE_BOOLEAN);
             if (name == TENSOR_BY_VALUE) take(by_value, TYPE_BOOLEAN);
-            if (name == TENSOR_CONSTANT) constant = true;
             int32_t data = -1;
             if (name == TENSOR_TYPE)
                 take(data, TYPE_DATA), element = static_cast<int64_t>(element_bytes(data));
@@ -100,8 +103,15 @@ int Graph::read_node(LibraryArguments& in, std::vector<void*>& nodes, bool last)
                 std::memcpy(name == TENSOR_DIMENSIONS ? extents : strides, elements, count * sizeof(int64_t));
             }
         }
-        if (const int status = backend.set(node, name, type, static_cast<int64_t>(count), elements))
-            return status;
+        if (kind == TENSOR && name == TENSOR_CONSTANT) {
+            if (type != TYPE_CHAR || !count || count > sizeof number) return BAD_PARAM;
+            std::memcpy(number, elements, count);
+            constant = true;
+        }
+        const int status = constant && name == TENSOR_CONSTANT
+                               ? backend.set(node, name, TYPE_POINTER, 1, &place)
+                               : backend.set(node, name, type, static_cast<int64_t>(count), elements);
+        if (status) return status;
     }
     if (last) {
         void* const handle = in.handle();

@@ -1,37 +1,33 @@
 // Reads an operation graph, and runs it step by step.  What is not understood is refused by name, and nothing
 // is left out: an attribute that none of the functions below knows is an error.
-#include "simgpu_libraries/cudnn/graph.h"
+#include "simgpu_libraries/cudnn/graphs/graph.h"
 
 #include <map>
 #include <set>
 
+#include "simgpu_libraries/cudnn/graphs/attention.h"
+#include "simgpu_libraries/cudnn/graphs/refusal.h"
+
 namespace gpukernel::simgpu_libraries::cudnn {
 
 namespace {
-struct Refused {
-    int status;
-    std::string what;
-};
-[[noreturn]] void refuse(const std::string& what) { throw Refused{NOT_SUPPORTED, what}; }
-[[noreturn]] void wrong() { throw Refused{BAD_PARAM, {}}; }
-
-// That a node has no other attributes than these and those in `ignored`.
-void only(const Node& node, std::initializer_list<int> known) {
-    for (const auto& [name, attribute] : node.attributes)
-        if (std::find(known.begin(), known.end(), name) == known.end())
-            refuse("the attribute " + std::to_string(name) + " of a descriptor of kind " +
-                   std::to_string(node.kind));
-}
 constexpr int ALIGNMENT = 900, COMPUTE_POINTWISE = 1, NAN_POINTWISE = 2, COMPUTE_REDUCTION = 1601,
               DETERMINISTIC_REDUCTION = 1602;
+
+void read_from_host(Slot& slot, uint64_t address) {
+    Tensor one;
+    one.type = slot.tensor.type, one.address = address;
+    slot.constant = cudnn::get(one, 0);
+    if (one.type == INT32) slot.whole = *reinterpret_cast<const int32_t*>(address);
+    if (one.type == INT64) slot.whole = *reinterpret_cast<const int64_t*>(address);
+}
 
 class Reader {
   public:
     explicit Reader(Program& program) : program_(program) {}
 
     void read(const Node& graph) {
-        for (const Shared& operation : graph.find(GRAPH_OPERATIONS)->nodes)
-            steps_.push_back(step_of(*operation));
+        for (const Shared& operation : in_parts(graph)) steps_.push_back(step_of(*operation));
         sort();
         fuse();
         pack_virtual();
@@ -43,7 +39,7 @@ class Reader {
         const Node* const node = operation.node(name);
         if (!node || node->kind != TENSOR) wrong();
         only(*node, {ALIGNMENT, TENSOR_TYPE, TENSOR_DIMENSIONS, TENSOR_STRIDES, TENSOR_ID, TENSOR_VIRTUAL,
-                     TENSOR_BY_VALUE, TENSOR_REORDERING, TENSOR_VECTOR_COUNT, 905});
+                     TENSOR_BY_VALUE, TENSOR_REORDERING, TENSOR_VECTOR_COUNT, TENSOR_CONSTANT, 905});
         if (node->value<int64_t>(TENSOR_VECTOR_COUNT, 1) != 1) refuse("a tensor of vectors");
         if (node->value<int32_t>(TENSOR_REORDERING, 0)) refuse("a reordered tensor");
         Slot slot;
@@ -61,6 +57,11 @@ class Reader {
             refuse("the type " + std::to_string(slot.tensor.type) + " (cudnnDataType_t)");
         if (!slot.tensor.valid()) wrong();
         if (slot.by_value && slot.tensor.count() != 1) refuse("a tensor by value of several elements");
+        if (const NodeAttribute* const its = node->find(TENSOR_CONSTANT)) {
+            if (!slot.by_value || slot.is_virtual || its->bytes.size() != element_bytes(slot.tensor.type))
+                wrong();
+            read_from_host(slot, reinterpret_cast<uint64_t>(its->bytes.data()));
+        }
         if (slot.is_virtual) slot.tensor.type = slot.tensor.type == DOUBLE ? DOUBLE : FLOAT;
         const auto [it, fresh] = numbers_.try_emplace(slot.id, program_.slots.size());
         if (fresh) {
@@ -374,13 +375,6 @@ void add_stages(const Program& program, const std::vector<Slot>& slots, Convolut
     }
 }
 
-void read_from_host(Slot& slot, uint64_t address) {
-    Tensor one;
-    one.type = slot.tensor.type, one.address = address;
-    slot.constant = cudnn::get(one, 0);
-    if (one.type == INT32) slot.whole = *reinterpret_cast<const int32_t*>(address);
-    if (one.type == INT64) slot.whole = *reinterpret_cast<const int64_t*>(address);
-}
 WholeNumber whole_number(const Slot& slot) {
     return {slot.by_value ? std::optional(slot.whole) : std::nullopt, slot.tensor};
 }
@@ -405,6 +399,7 @@ int run(const Context& context, const Program& program, const Pack& pack) {
             slot.tensor.address = pack.workspace + slot.offset;
             continue;
         }
+        if (slot.constant) continue;
         const auto it = std::find_if(pack.tensors.begin(), pack.tensors.end(),
                                      [&](const Pack::Tensor& one) { return one.id == slot.id; });
         if (it == pack.tensors.end() || (slot.by_value && !it->address)) return BAD_PARAM;

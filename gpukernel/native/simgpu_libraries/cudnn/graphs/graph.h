@@ -8,9 +8,9 @@
 
 #include "libraries/cudnn/backend.h"
 #include "simgpu_libraries/cudnn/convolution.h"
-#include "simgpu_libraries/cudnn/matmul.h"
+#include "simgpu_libraries/cudnn/graphs/matmul.h"
+#include "simgpu_libraries/cudnn/graphs/random.h"
 #include "simgpu_libraries/cudnn/pointwise.h"
-#include "simgpu_libraries/cudnn/random.h"
 
 namespace gpukernel::simgpu_libraries::cudnn {
 

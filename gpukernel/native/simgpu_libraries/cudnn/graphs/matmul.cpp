@@ -1,6 +1,6 @@
 // A product is cut into tiles of its result.  Each copies the rows and columns that it needs into matrices of
 // one type, a stretch of K at a time, and multiplies them: OpenBLAS's work.
-#include "simgpu_libraries/cudnn/matmul.h"
+#include "simgpu_libraries/cudnn/graphs/matmul.h"
 
 #include <memory>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "simgpu_libraries/cudnn/random.h"
+#include "simgpu_libraries/cudnn/graphs/random.h"
 
 #include <numbers>
 
