@@ -138,7 +138,8 @@ def test_what_simulated_libraries_compute_with_is_charged_to_the_slice() -> None
     """A program chooses how large it is, so it is a Room; what describes a call is as large as its request."""
     folder = Path(__file__).parents[1] / "gpukernel/native/simgpu_libraries"
     describe = {
-        f"cudnn/{name}" for name in ("convolution.h", "cudnn.cpp", "graph.cpp", "graph.h", "operations.h")
+        *(f"cudnn/{name}" for name in ("convolution.h", "cudnn.cpp", "operations.h")),
+        *(f"cudnn/graphs/{name}" for name in ("attention.cpp", "attention.h", "graph.cpp", "graph.h")),
     }
     free = re.compile(
         r"std::(vector|deque|list|valarray|string)<|make_unique<[^>]*\[\]>|\bnew [^(;]*\[|\b[mc]alloc\("

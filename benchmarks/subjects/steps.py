@@ -131,6 +131,7 @@ FRAMEWORKS: dict[str, Callable[[], tuple[Step, Callable[[Any], float]]]] = {
     "numba": numba_step,
     "tinygrad": tinygrad_step,
     "jax": lambda: of_a_program("jax"),
+    "keras": lambda: of_a_program("keras"),
     "pytorch": lambda: of_a_program("pytorch"),
 }
 

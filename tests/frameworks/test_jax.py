@@ -67,7 +67,7 @@ def test_out_of_memory_is_jaxs_own_error_and_less_works(on_jax: Run) -> None:
 
 
 def test_a_program_that_is_killed_leaves_its_memory_to_others(h100: EmbeddedPool) -> None:
-    """Nine tenths of nearly all of the device, twice: the second finds no room before the first one's is free."""
+    """Nine tenths of the device, twice: the second slice has no room before the first one's is free."""
     command = [sys.executable, "-m", "gpukernel.cli", "run", "-p", "0.9", "--"]
     environment = {**h100.environment, "PYTHONPATH": str(site_of(JAX))}
     for _ in range(2):

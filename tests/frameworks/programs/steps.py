@@ -1,4 +1,4 @@
-"""Training steps of a small perceptron, to have their round trips counted: ``steps.py jax|pytorch STEPS queue|read``."""
+"""Training steps of a small perceptron, to have their round trips counted: ``steps.py jax|keras|pytorch STEPS queue|read``."""
 
 from __future__ import annotations
 
@@ -57,7 +57,20 @@ def by_pytorch() -> Callable[[], Any]:
     return run
 
 
-FRAMEWORKS = {"jax": by_jax, "pytorch": by_pytorch}
+def by_keras() -> Callable[[], Any]:
+    """Return what `fit` does for a batch, which gives the mean loss so far, as an array on the device."""
+    import tensorflow as tf
+
+    tf.keras.utils.set_random_seed(0)
+    model = tf.keras.Sequential([tf.keras.layers.Dense(32, activation="relu"), tf.keras.layers.Dense(10)])
+    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(tf.keras.optimizers.SGD(0.05), loss)
+    batches = iter(tf.data.Dataset.from_tensors((X, Y)).repeat())
+    model.make_train_function()
+    return lambda: model.train_function(batches)["loss"]
+
+
+FRAMEWORKS = {"jax": by_jax, "keras": by_keras, "pytorch": by_pytorch}
 
 
 def main(framework: str, steps: int, mode: str) -> None:
