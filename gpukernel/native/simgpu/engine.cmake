@@ -29,7 +29,7 @@ endforeach()
 set(engine
     compiler/assembler compiler/avx2/accesses compiler/avx2/avx2 compiler/avx2/cache compiler/avx2/conversions compiler/avx2/encoding compiler/avx2/masks compiler/avx2/moves
     compiler/background compiler/flow compiler/run compiler/settled compiler/shapes compiler/signature compiler/tier compiler/vector_ops
-    compiler/generate/allocate compiler/generate/arithmetic compiler/generate/broadcasts compiler/generate/control compiler/generate/exchange
+    compiler/generate/abreast compiler/generate/allocate compiler/generate/arithmetic compiler/generate/broadcasts compiler/generate/control compiler/generate/exchange
     compiler/generate/halves compiler/generate/integers compiler/generate/kept compiler/generate/lanes compiler/generate/memory compiler/generate/operands compiler/generate/places compiler/generate/shared compiler/generate/together compiler/generate/turns compiler/generate/vectors
     ptx/lexer ptx/link ptx/outline
     ptx/parse/body ptx/parse/declarations ptx/parse/expressions ptx/parse/module ptx/parse/operands

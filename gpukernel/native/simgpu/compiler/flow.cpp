@@ -42,6 +42,8 @@ bool find_blocks(Flow& flow) {
         if (op.control == Control::branch) {
             leaders.insert(op.aux);
             if (op.aux <= n) entries.insert(op.aux);
+            // What is behind a loop: warps that run it side by side go on there.
+            if (op.aux <= n && op.guard != kNoGuard && n + 1 < code.size()) entries.insert(n + 1);
         } else if (op.control == Control::branch_table) {
             const auto [at, fresh] = tables.try_emplace(op.extra);
             const std::vector<uint32_t>& all = flow.function->tables[op.extra];

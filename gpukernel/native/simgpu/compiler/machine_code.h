@@ -13,6 +13,14 @@ namespace gpukernel::simgpu::compiler {
 constexpr uint32_t kEnds = ~0u;       // instead of an operation: at none, for the warp has ended
 constexpr int32_t kBudget = 1 << 18;  // operations between two looks at what else happens
 
+// Whether a warp that comes to the loop of generate/abreast.cpp waits there for others.
+enum class Abreast : uint32_t {
+    off,      // no
+    gathers,  // it is the first to
+    waits,    // others do
+    goes_on,  // those that have waited run what is behind it, one after the other
+};
+
 // What compiled code finds through r15.  Behind it lie, where `Layout` says, the lanes that wait at each
 // block, the allocations that each access has found, constants of the compiler's own, and the lines that a
 // launch computes once; a warp's own lines lie behind its registers.
@@ -33,6 +41,13 @@ struct alignas(64) Context {
     // the operation at which the first warp's part of it has ended, and whether another one may follow.
     uint32_t turn_block = 0, turn_ends = 0, turns = 0;
     const char* turn = nullptr;
+    // Warps that wait for a loop that they run side by side (generate/abreast.cpp), or go on behind it: from
+    // which one on, the one behind the last of them, the block of code where they are, and where the next
+    // warp of the turn begins; what a launch has once found to differ between its warps is not tried again.
+    Warp *waiting_from = nullptr, *waiting_to = nullptr;
+    const char* turn_again = nullptr;
+    uint32_t waits_at = 0, differs = 0;
+    Abreast abreast = Abreast::off;
     // Operands and results of operations that are done lane after lane.
     alignas(64) uint64_t lanes[5][kLanes] = {};
 };
@@ -88,6 +103,7 @@ struct MachineCode {
     std::vector<uint64_t> literals;
     uint32_t native = 0, called = 0;  // operations with code of their own, and those that call a handler
     std::set<std::string> handlers;   // those
+    int abreast = 1;                  // warps that run one of its loops side by side
 
     size_t table_bytes() const;  // what all this takes of the host, the code apart
 };

@@ -204,6 +204,7 @@ struct Running {
     }
     Left enter(uint32_t entry, uint32_t lanes) {
         context.front = context.back = &warp, context.more_blocks = 0, context.turns = 0;
+        context.abreast = Abreast::off;
         context.mask = lanes;
         context.exited = 0;
         context.budget = kBudget;
@@ -361,15 +362,22 @@ Left run_warps(BlockState& block, Context& context) {
 }
 
 // One of a block's warps has left a turn; true: the block has ended nevertheless.
-bool go_apart(BlockState& block, Warp& at, uint32_t turn_block, uint32_t turn_ends, Left left) {
+bool go_apart(BlockState& block, Context& context, Left left) {
+    Warp& at = *context.at;
+    const uint32_t turn_block = context.turn_block, turn_ends = context.turn_ends;
+    const Warp *from = context.waiting_from, *to = context.waiting_to;
+    if (from != to) context.differs = 1;  // most often the next block would be left, too
     for (Warp& warp : block.warps) {
-        if (&warp < &at)
+        if (&warp >= from && &warp < to)
+            Running(warp).begin_later(context.waits_at);
+        else if (&warp < &at)
             Running(warp).has_done(turn_ends);
         else
             Running(warp).begin_later(turn_block);
     }
     left = Running(at).begun(left == Left::parted ? Left::ended : left);
-    return (left == Left::ended || left == Left::met) && run_turns(block, &at + 1, turn_block == 0);
+    return from == to && (left == Left::ended || left == Left::met) &&
+           run_turns(block, &at + 1, turn_block == 0);
 }
 
 }  // namespace
@@ -384,6 +392,8 @@ Ran run_blocks(BlockState& block, uint64_t count) {
     context.front = &block.warps.front(), context.back = &block.warps.back();
     context.more_blocks = static_cast<int32_t>(count - 1);
     context.turn_block = 0, context.turn_ends = kEnds, context.turns = 1;
+    context.waiting_from = context.waiting_to = nullptr;
+    context.abreast = context.differs ? Abreast::off : Abreast::gathers;
     block.compiled->begin_warps(context);
     const Left left = run_warps(block, context);
     if (left == Left::ended) {
@@ -395,7 +405,7 @@ Ran run_blocks(BlockState& block, uint64_t count) {
     block.untouched = false;
     const uint32_t blocks = context.special[kCtaidX] - x;
     tell_block(block);
-    return {uint64_t{blocks} + 1, go_apart(block, *context.at, context.turn_block, context.turn_ends, left)};
+    return {uint64_t{blocks} + 1, go_apart(block, context, left)};
 }
 
 void start(BlockState& block) {

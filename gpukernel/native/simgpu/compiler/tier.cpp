@@ -38,6 +38,7 @@ void tell(const Function& function, const CompiledKernel& kernel, std::chrono::m
     std::string names;
     for (const std::string& name : image.handlers) names += (names.empty() ? " (" : ", ") + name;
     if (!names.empty()) names += ")";
+    if (image.abreast > 1) names += ", " + std::to_string(image.abreast) + " warps abreast in a loop";
     std::fprintf(stderr,
                  "gpukernel: %s: compiled: %u operations, %u more by handlers%s, %zu bytes, %lld us\n",
                  function.name.c_str(), image.native, image.called, names.c_str(), image.code_size,

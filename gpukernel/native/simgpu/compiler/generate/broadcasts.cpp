@@ -28,9 +28,10 @@ bool Generator::is_broadcast(Access a) const {
     return a.bytes >= 4 && is_line(a.operand) && step(a.operand) == 0;
 }
 
-void Generator::find_broadcasts(uint32_t from, const Set& alive) {
+void Generator::find_broadcasts(uint32_t from, const Set& alive, const std::set<uint8_t>& others) {
     const CodeBlock& b = block();
     bool taken[kVectors] = {};
+    for (uint8_t reg : others) taken[reg] = true;
     const auto take = [&](uint32_t v) {
         for (uint8_t reg : flow_.values[v].vectors) taken[reg] = true;
     };

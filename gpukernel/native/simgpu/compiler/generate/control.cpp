@@ -36,6 +36,7 @@ Generator::Generator(MachineCode& image)
     find_ways();
     find_places();
     find_changes();
+    find_abreast();
 }
 
 void Generator::run() {
@@ -56,6 +57,7 @@ void Generator::run() {
             a_.store(waiting(block_), 0, false);
         }
         a_.bind(bodies_[block_]);
+        if (abreast_.count && block_ == abreast_.block) arrive_abreast();
         if (reached_[block_]) operations(b.begin, flow_.alive(b));
     }
     write_warps();
@@ -68,6 +70,7 @@ void Generator::run() {
     write_entries();
     write_settled();
     write_thunk();
+    image_.abreast = std::max(1, abreast_.count);
     image_.code = a_.code();
     image_.unknown = a_.failed();
 }

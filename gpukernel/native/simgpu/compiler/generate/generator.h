@@ -82,6 +82,13 @@ class Generator {
     std::map<uint32_t, Label> apart_from_;  // of those that check
     bool apart_ = false;                    // code for when they do not all lie where they may
     int apart_of_ = -1;                     // the last block that has such code
+    struct SideBySide {                     // a loop that several warps run together; 0 of them: none
+        uint32_t block = 0;
+        int count = 0;
+        std::set<uint32_t> touched;                   // values that need vectors for each
+        std::vector<std::map<uint8_t, uint8_t>> own;  // of each but the first, instead of the value's own
+    };
+    SideBySide abreast_;
     enum class Masks { unknown, running, guarded } masks_ = Masks::unknown;
     bool has_eights_ = false;  // of them, those of eight lanes that are not the first of sixteen
 
@@ -142,7 +149,7 @@ class Generator {
     // broadcasts.cpp
     bool takes_broadcasts(uint32_t operation) const;
     bool is_broadcast(Access a) const;
-    void find_broadcasts(uint32_t from, const Set& alive);
+    void find_broadcasts(uint32_t from, const Set& alive, const std::set<uint8_t>& others = {});
     bool repeats() const;
     void load_broadcast(Broadcast& each);
     void load_what_stays();
@@ -190,6 +197,21 @@ class Generator {
     void meet_in_turn(const std::shared_ptr<Label>& apart);
     void write_warps();
     void write_turn(uint32_t block, Label& between);
+
+    // abreast.cpp
+    bool goes_abreast(uint32_t operation, std::set<uint32_t>& touched) const;
+    bool shows_nothing(const CodeBlock& block) const;
+    bool comes_without_a_trace(uint32_t loop, const std::vector<std::vector<uint32_t>>& before) const;
+    void find_abreast();
+    Memory home_in(Gpr frame, const Value& line) const;
+    void move_abreast(bool stores, int g, Gpr frame, const Set& alive);
+    void store_abreast(const Set& alive);
+    void say_abreast(Abreast what);
+    void if_abreast(Abreast what, Label& to);
+    void arrive_abreast();
+    void run_abreast(const std::vector<Set>& alive, Label& begin, Label& alone);
+    void go_on_abreast(uint32_t at, Abreast then, Label& to);
+    void none_waits(Label& otherwise);
 
     // arithmetic.cpp
     void operation();

@@ -123,6 +123,7 @@ void Generator::meet_in_turn(const std::shared_ptr<Label>& apart) {
     turn_begins_[behind] = true;
     a_.alu(Assembler::compare, r12, warp_field(offsetof(Warp, started), 4), false);
     a_.jump(not_equal, *apart);
+    none_waits(*apart);
     like_the_first(static_cast<int32_t>(at_), *apart);
     const auto last = std::make_shared<Label>();
     next_warp(*last);
@@ -139,9 +140,10 @@ void Generator::meet_in_turn(const std::shared_ptr<Label>& apart) {
 void Generator::write_warps() {
     a_.bind(checks_.back());
     Label parted, of_another_block, all;
+    none_waits(parted);
     if (image_.meets) like_the_first(static_cast<int32_t>(kEnds), parted);
     next_warp(of_another_block);
-    if (image_.meets)
+    if (image_.meets || abreast_.count)
         to_turn();
     else
         a_.jump(turns_[0]);
@@ -152,7 +154,7 @@ void Generator::write_warps() {
     begin_turn(0);
     a_.bind(all);
     leave(Left::ended);
-    if (image_.meets) {
+    if (image_.meets || abreast_.count) {
         a_.bind(parted);
         leave(Left::parted);
     }
