@@ -73,6 +73,9 @@ _LOCK_WAIT = "SET lock_timeout = '6s'"
 """The longest wait for a lock; after it the database is taken for away: PostgreSQL's own process that has the lock may stand still, too."""
 
 _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
+_MAY_COMPUTE = sa.text("SET LOCAL idle_in_transaction_session_timeout = '10min'")
+"""What a migration may take between two statements on a slow or busy machine, with many rows."""
+
 _MAY_WAIT = sa.text("SET LOCAL lock_timeout = 0")
 _WAIT_LITTLE = sa.text("SELECT set_config('lock_timeout', '100ms', true)")
 _LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
@@ -184,6 +187,7 @@ def _upgrade(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(_MAY_WAIT)  # for another pool that migrates
+            connection.execute(_MAY_COMPUTE)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         tables = set(sa.inspect(connection).get_table_names())

@@ -11,14 +11,17 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import alembic.command
 import pytest
 import sqlalchemy as sa
 
-from gpukernel.pool.store.database import NEWEST
+from gpukernel.pool.store import database
+from gpukernel.pool.store.database import NEWEST, open_database
 from gpukernel.pool.store.store import Store
 from tests.conftest import eventually
 from tests.pool.store.older_databases import make_old, make_previous, plain_engine
@@ -176,6 +179,18 @@ def test_two_pools_that_start_at_once_upgrade_once(copies: Callable[..., Iterato
         said = [pool.communicate() for pool in pools]
         assert [pool.returncode for pool in pools] == [0, 0], said
         assert contents(url) == after
+
+
+def test_an_upgrade_may_take_long_between_its_statements(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_previous(url := new_postgresql())
+    before = contents(url)
+    upgrade = alembic.command.upgrade
+    monkeypatch.setattr(database, "_IDLE", "SET idle_in_transaction_session_timeout = '100ms'")
+    monkeypatch.setattr(alembic.command, "upgrade", lambda *to: (time.sleep(0.5), upgrade(*to)))
+    open_database(url).dispose()
+    assert contents(url) == renamed(before)
 
 
 class Blocked:
