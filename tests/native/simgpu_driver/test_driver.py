@@ -104,6 +104,12 @@ def test_an_unknown_model_is_no_device_and_a_sentence() -> None:
     assert "'v1000'; known are v100" in done.stderr
 
 
+def test_a_processor_that_is_older_than_the_build_is_no_device_and_a_sentence() -> None:
+    done = run("print(d.cuInit(0)[0].name)", GPUKERNEL_SIMGPU_LEVEL="1")
+    assert done.stdout.strip() == "CUDA_ERROR_NO_DEVICE"
+    assert re.search(r"built for processors of x86-64-v\d and newer, and may use v1 here", done.stderr)
+
+
 def test_a_device_is_found_by_the_bus_it_names_where_others_are_hidden() -> None:
     code = """ok(d.cuInit(0)); assert d.cuDeviceGetPCIBusId(12, 0)[0].name == "CUDA_ERROR_INVALID_VALUE"
 bus = ok(d.cuDeviceGetPCIBusId(13, 0)).rstrip(b"\\0"); print(ok(d.cuDeviceGetCount()), bus.decode(), int(ok(d.cuDeviceGetByPCIBusId(bus))))"""

@@ -44,7 +44,8 @@ const Level levels[] = {
 #endif
 };
 
-// The newest level that this processor has and nobody forbade; the oldest that was compiled where none fits.
+// The newest level that this processor has and nobody forbade; the oldest that was compiled where none fits,
+// for whoever reads handlers only: there the driver does not start.
 const Level& best() {
     const int wanted = wanted_level();
     const Level* found = &levels[0];
@@ -54,6 +55,8 @@ const Level& best() {
 }
 
 }  // namespace
+
+int oldest_level() { return levels[0].number; }
 
 Handler find_handler(std::string_view key) {
     static const auto& map = *new auto([] {

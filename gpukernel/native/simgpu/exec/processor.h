@@ -8,6 +8,8 @@ namespace gpukernel::simgpu {
 int processor_level();
 // The same, or the older one that GPUKERNEL_SIMGPU_LEVEL names.
 int wanted_level();
+// The oldest level that the instruction handlers of this build were compiled for.
+int oldest_level();
 // Whether a processor of level 4 counts the bits of a vector's elements, too (AVX512_VPOPCNTDQ).
 bool processor_counts_bits();
 

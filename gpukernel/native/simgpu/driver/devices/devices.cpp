@@ -10,6 +10,7 @@
 
 #include "simgpu/driver/devices/machine.h"
 #include "simgpu/driver/state.h"
+#include "simgpu/exec/processor.h"
 
 using namespace gpukernel::simgpu;
 
@@ -75,6 +76,13 @@ CUresult CUDAAPI cuInit(unsigned int Flags) {
     if (driver()) return CUDA_SUCCESS;
     static const int registered = pthread_atfork(nullptr, nullptr, in_forked_child);
     (void)registered;
+    // A wish for less than this build has is met by the oldest that it has; a processor that lacks it cannot.
+    if (oldest_level() > processor_level() || wanted_level() < 2) {
+        log_line("this simulated GPU was built for processors of x86-64-v" + std::to_string(oldest_level()) +
+                 " and newer, and may use v" + std::to_string(wanted_level()) +
+                 " here; install a package of gpukernel, or build it on this machine");
+        return CUDA_ERROR_NO_DEVICE;
+    }
     const char* specification = std::getenv("GPUKERNEL_SIMGPU");
     std::string unknown;
     std::vector<const Model*> models =
