@@ -125,12 +125,12 @@ def span(length: float) -> str:
 
 
 def hours(count: float) -> str:
-    """Return hours as people read them: ``2.50 h``, ``4.2 min`` where that would round to nothing, ``11 s``."""
+    """Return hours, of which the column's head is the unit, as people read them: ``2.50``, ``0.004`` where that would round to nothing."""
     if count >= 0.1:
-        return f"{count:.2f} h"
-    if count >= 1 / 60:
-        return f"{count * 60:.1f} min"
-    return f"{count * 3600:.0f} s" if count * 3600 >= 0.5 else "0"
+        return f"{count:.2f}"
+    if count >= 0.0005:
+        return f"{count:.3f}"
+    return "< 0.001" if count > 0 else "0"
 
 
 def estimate(seconds: float) -> str:

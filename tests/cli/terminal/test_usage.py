@@ -166,13 +166,13 @@ def test_the_help_names_every_command_once_by_what_it_is_for() -> None:
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_hours_that_would_round_to_nothing_are_minutes() -> None:
-    assert [hours(h) for h in (2.5, 0.1, 0.07, 1 / 60, 0.003, 0.0)] == [
-        "2.50 h",
-        "0.10 h",
-        "4.2 min",
-        "1.0 min",
-        "11 s",
+def test_hours_that_would_round_to_nothing_have_more_digits() -> None:
+    assert [hours(h) for h in (2.5, 0.1, 0.07, 0.003, 0.0001, 0.0)] == [
+        "2.50",
+        "0.10",
+        "0.070",
+        "0.003",
+        "< 0.001",
         "0",
     ]
 
