@@ -333,7 +333,7 @@ async def _following(url: str, count: int) -> tuple[float, float, float]:
     notifications = round(1 / peers.NOTIFY_SECONDS)
 
     def read_everything() -> None:
-        follower._following._read_all()
+        follower.following._read_all()
         follower.places_changed()
 
     def read_and_schedule() -> None:

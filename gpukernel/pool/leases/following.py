@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gpukernel.pool.leases.keepalive import Keepalive
     from gpukernel.pool.leases.resizes import Resizes
     from gpukernel.pool.leases.waiters import Waiters
+    from gpukernel.pool.store.changes import LeaseChange
     from gpukernel.pool.store.store import Store
 
 __all__ = ["EVERYTHING_SECONDS", "Following"]
@@ -81,6 +82,23 @@ class Following:
             self._store.counters.add("changes_read", len(news))
         self._store.servers.agents.followed(steady)
         self._store.changes.trim()
+
+    def awaited_elsewhere(self, leases: Iterable[LeaseChange]) -> set[str]:
+        """Return what other pools may wait for of changes that were made here: keys of grants, leases that listen now, servers that have to start some."""
+        found = set[str]()
+        for change in leases:
+            if change.kind == "granted":
+                found.update(set(change.servers).difference(self._orders.servers()))
+                if not self._waiters.is_awaited(change.key):
+                    found.add(change.key)
+            elif change.kind == "live" and not self._waiters.is_awaited(change.lease_id):
+                found.add(change.lease_id)
+        return found
+
+    def awaits(self, names: Iterable[str]) -> bool:
+        """Return whether a call or a server here waits for one of these changes of another pool."""
+        servers = self._orders.servers()
+        return any(name in servers or self._waiters.is_awaited(name) for name in names)
 
     def _begin_anew(self) -> None:
         """Have everybody ask and report again, since what they were told or have said may not be in the database any more."""

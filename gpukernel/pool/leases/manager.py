@@ -101,7 +101,7 @@ class LeaseManager:
         self._queue = RequestQueue(store, self.id)
         self._positions = Positions(store, self._queue)
         self._expiry = Expiry(store, self._queue, self.end)
-        self._following = Following(
+        self.following = Following(
             store, self.id, self.orders, self.waiters, self.resizes, self.keepalive, self._serve
         )
         store.changes.pool = self.id
@@ -481,4 +481,4 @@ class LeaseManager:
 
     def look(self) -> None:
         """See what other pools on the database decided: grants for calls that wait here, orders for agents attached here."""
-        self._following.look(self.steady())
+        self.following.look(self.steady())

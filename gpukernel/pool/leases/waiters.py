@@ -60,6 +60,10 @@ class Waiters:
         """Return the call that waits in the queue with a key."""
         return self._queued.get(key)
 
+    def is_awaited(self, name: str) -> bool:
+        """Return whether a call here waits for a grant under this key, or for the lease of this id to start."""
+        return name in self._queued or name in self._starting
+
     def leave(self, waiter: Waiter) -> bool:
         """Remove a call; return whether it was in the queue."""
         if self._starting.get(waiter.lease_id) is waiter:

@@ -1,17 +1,22 @@
 """Peer pools: pools on one PostgreSQL database notify each other with LISTEN and NOTIFY that there is something new in the change log.
 
-A lost notification only costs time: every pool looks once a second anyhow.  A pool that changes much notifies once in `NOTIFY_SECONDS`.
+A lost notification only costs time: every pool looks once a second anyhow.  A pool that changes much notifies once in `NOTIFY_SECONDS`, but
+at once where somebody waits for a change in another pool: a call for its lease, or a GPU server for its orders.  Such a notification names them,
+and only a pool that has one of them looks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store.changes import LeaseChange
 from gpukernel.pool.store.database import driver_options
 from gpukernel.pool.store.store import Store
 
@@ -23,7 +28,9 @@ CHANNEL = "gpukernel"
 RETRY_SECONDS = 2.0
 
 NOTIFY_SECONDS = 0.1
-"""Seconds between two notifications; the first after a time without any goes out at once."""
+"""Seconds between two notifications of all pools; the first after a time without any goes out at once."""
+
+MOST_BYTES = 7_000  # PostgreSQL takes less than 8,000
 
 
 async def follow_peers(store: Store, manager: LeaseManager) -> None:
@@ -32,9 +39,17 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
         return
     import psycopg
 
-    changed, called = asyncio.Event(), asyncio.Event()
-    store.changes.on_written = changed.set
+    changed, pressed, called = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    awaited: set[str] = set()
     options = driver_options(store.engine)
+
+    def written(leases: Sequence[LeaseChange]) -> None:
+        if elsewhere := manager.following.awaited_elsewhere(leases):
+            awaited.update(elsewhere)
+            pressed.set()
+        changed.set()
+
+    store.changes.on_written = written
 
     async def listen() -> None:
         while True:
@@ -42,19 +57,29 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
                 async with await psycopg.AsyncConnection.connect(**options, autocommit=True) as connection:
                     await connection.execute(f"LISTEN {CHANNEL}")
                     async for notice in connection.notifies():
-                        if notice.payload != manager.id:
+                        pool, _, names = notice.payload.partition(" ")
+                        if pool != manager.id and (not names or manager.following.awaits(json.loads(names))):
                             called.set()
             except psycopg.Error as error:
                 log.warning("the database does not call: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def tell() -> None:
+        clock = asyncio.get_running_loop().time
+        told = float("-inf")
         while True:
             await changed.wait()
-            changed.clear()
+            if not awaited and (rest := told + NOTIFY_SECONDS - clock()) > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(pressed.wait(), rest)
+            payload = f"{manager.id} {json.dumps(sorted(awaited))}"
+            if not awaited or clock() >= told + NOTIFY_SECONDS or len(payload) > MOST_BYTES:
+                payload, told = manager.id, clock()
+                changed.clear()
+            awaited.clear()
+            pressed.clear()
             with contextlib.suppress(sa.exc.DBAPIError), store.engine.begin() as db:
-                db.execute(sa.select(sa.func.pg_notify(CHANNEL, manager.id)))
-            await asyncio.sleep(NOTIFY_SECONDS)
+                db.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)))
 
     async def look() -> None:
         while True:

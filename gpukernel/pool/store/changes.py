@@ -101,13 +101,13 @@ class ChangeLog:
     pool
         The id of this process.
     on_written
-        Called after each commit of an entry.
+        Called after each commit of an entry, with its changes of leases.
     """
 
     def __init__(self, database: LockedTransactions) -> None:
         self._database = database
         self.pool = ""
-        self.on_written: Callable[[], None] = lambda: None
+        self.on_written: Callable[[Sequence[LeaseChange]], None] = lambda _: None
         self._leases: list[LeaseChange] = []
         self._servers: dict[str, None] = {}
         self._everything = False
@@ -159,12 +159,12 @@ class ChangeLog:
 
     def committed(self) -> None:
         """Begin a new entry, since the transaction is over."""
-        written = self._is_written
+        written, leases = self._is_written, self._leases
         if not self._database.shared and (self._leases or self._everything):
             self._mine.append((self._mine[-1][0] + 1, None if self._everything else self._noted()))
         self.rolled_back()
         if written:
-            self.on_written()
+            self.on_written(leases)
 
     def rolled_back(self) -> None:
         """Forget what was noted."""

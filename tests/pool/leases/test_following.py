@@ -228,7 +228,7 @@ class Pools:
             await self.settle()
         before = self.picture()
         for world in self.worlds:
-            world.manager._following._read_all()
+            world.manager.following._read_all()
             await self.settle()
         assert self.picture() == before
         living = {lease.key: lease.id for lease in self.living() if lease.state in ("starting", "live")}
