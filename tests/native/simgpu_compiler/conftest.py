@@ -35,7 +35,9 @@ VECTORS = [
 BOTH = (
     "test_avx2",
     "test_composed",
+    "test_drawn_forms",
     "test_drawn_memory",
+    "test_exact_numbers",
     "test_exchange",
     "test_lines",
     "test_programs",
