@@ -4,6 +4,9 @@
 
 #include <unordered_map>
 
+#include "simgpu/compiler/known.h"
+#include "simgpu/exec/processor.h"
+
 namespace gpukernel::simgpu::compiler {
 namespace {
 
@@ -122,6 +125,8 @@ const Shapes& shapes() {
                        {"pack.64.32", "dww"},
                        {"cvt.f16x2.f32", "www"},
                        {"cvt.bf16x2.f32", "www"},
+                       {"cvt.rz.f16x2.f32", "www"},
+                       {"cvt.rz.bf16x2.f32", "www"},
                        {"pack.128.64", "qdd"},
                        {"resize.64.128", "dq"},
                        {"high.64.128", "dq"},
@@ -235,11 +240,17 @@ void atomic(const Op& op, Signature& out) {
     if (op.sub2 & 1) out.writes.push_back({op.dst, bytes});
 }
 
+// Instructions on matrices, whose operands the decoder has listed.
+bool on_matrices(const std::string& key) {
+    return key.starts_with("mma.") || key == "stmatrix" || key == "wmma.store" || key == "ldmatrix" ||
+           key == "wmma.load" || key == "movmatrix";
+}
+
 // Instructions of a whole warp on matrices, whose registers the decoder has listed.
 bool matrix(const Function& function, const Op& op, Signature& out) {
     const std::string& key = out.key;
     const bool multiplies = key.starts_with("mma."), stores = key == "stmatrix" || key == "wmma.store";
-    if (!multiplies && !stores && key != "ldmatrix" && key != "wmma.load" && key != "movmatrix") return false;
+    if (!on_matrices(key)) return false;
     const MatrixPlan& plan = function.matrices[op.extra];
     const auto add = [](const Fragment& f, std::vector<Access>& to) {
         for (uint32_t n = 0; n < f.count; ++n) to.push_back({f.slot[n], f.element == Element::f64 ? 8u : 4u});
@@ -282,6 +293,46 @@ void control(const Function& function, const Op& op, Signature& out) {
 }
 
 }  // namespace
+
+const char* control_name(Control control) {
+    switch (control) {
+        case Control::branch:
+            return "bra";
+        case Control::branch_table:
+            return "brx.idx";
+        case Control::ret:
+            return "ret";
+        case Control::exit:
+            return "exit";
+        case Control::call:
+            return "call";
+        case Control::warp_sync:
+            return "warp_sync";
+        case Control::barrier:
+            return "barrier";
+        case Control::barrier_arrive:
+            return "barrier.arrive";
+        case Control::trap:
+            return "trap";
+        case Control::yield:
+            return "yield";
+        default:
+            return "";
+    }
+}
+
+std::set<std::string> known_operations() {
+    std::set<std::string> all;
+    for (const std::string_view name : handler_names()) {
+        const std::string key(name.substr(0, name.find('@')));
+        if (key.starts_with("ld.") || key.starts_with("st.") || key.starts_with("atom.") ||
+            on_matrices(key) || shapes().contains(key))
+            all.insert(key);
+    }
+    for (int c = 0; c <= static_cast<int>(Control::yield); ++c)
+        if (const char* name = control_name(static_cast<Control>(c)); *name) all.insert(name);
+    return all;
+}
 
 std::optional<Signature> signature_of(const Function& function, const Op& op) {
     Signature out;

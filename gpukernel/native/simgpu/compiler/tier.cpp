@@ -7,10 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string_view>
 #include <utility>
 
 #include "simgpu/compiler/compiler.h"
+#include "simgpu/compiler/known.h"
 #include "simgpu/compiler/machine_code.h"
 #include "simgpu/exec/processor.h"
 #include "simgpu/profile/kernel_rows.h"
@@ -22,13 +24,34 @@ namespace {
 constexpr size_t kMostOfAll = 64 << 20;
 std::atomic<size_t> room_taken{0};
 
-bool logs() {
+std::string_view wanted_log() {
     const char* text = std::getenv("GPUKERNEL_SIMGPU_TIER_LOG");
-    return text && std::string_view(text) == "1";
+    return text ? text : "";
+}
+
+// What the compiler takes, once, and of each kernel which of it occurs how often: tests of drawn kernels
+// count by it what their drawing reaches.
+void tell_operations(const Function& function, const MachineCode& image) {
+    static std::atomic<bool> told{false};
+    if (!told.exchange(true)) {
+        std::string known;
+        for (const std::string& key : known_operations()) known += " " + key;
+        std::fprintf(stderr, "gpukernel: the compiler knows:%s\n", known.c_str());
+    }
+    std::map<std::string, int> counts;
+    for (size_t n = 0; n < function.code.size(); ++n) {
+        const std::string& key = image.flow.signatures[n].key;
+        const char* control = control_name(function.code[n].control);
+        if (*control) ++counts[control];
+        if (!key.empty()) ++counts[key + (image.handlers.contains(key) ? "=handler" : "=code")];
+    }
+    std::string all;
+    for (const auto& [key, count] : counts) all += " " + key + ":" + std::to_string(count);
+    std::fprintf(stderr, "gpukernel: %s: operations:%s\n", function.name.c_str(), all.c_str());
 }
 
 void tell(const Function& function, const CompiledKernel& kernel, std::chrono::microseconds took) {
-    if (!logs()) return;
+    if (wanted_log() != "1" && wanted_log() != "operations") return;
     if (!kernel.refused().empty()) {
         std::fprintf(stderr, "gpukernel: %s: interpreted: %s\n", function.name.c_str(),
                      kernel.refused().c_str());
@@ -43,6 +66,7 @@ void tell(const Function& function, const CompiledKernel& kernel, std::chrono::m
                  "gpukernel: %s: compiled: %u operations, %u more by handlers%s, %zu bytes, %lld us\n",
                  function.name.c_str(), image.native, image.called, names.c_str(), image.code_size,
                  static_cast<long long>(took.count()));
+    if (wanted_log() == "operations") tell_operations(function, image);
 }
 
 }  // namespace

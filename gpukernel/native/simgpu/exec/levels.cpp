@@ -2,6 +2,7 @@
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "simgpu/exec/machine.h"
 #include "simgpu/exec/processor.h"
@@ -70,7 +71,7 @@ Handler find_handler(std::string_view key) {
     return it == map.end() ? nullptr : it->second;
 }
 
-std::string_view handler_name(Handler handler) {
+static const std::unordered_map<Handler, std::string_view>& names() {
     static const auto& map = *new auto([] {
         std::unordered_map<Handler, std::string_view> out;
         for (const HandlerTable* table : best().tables)
@@ -78,8 +79,18 @@ std::string_view handler_name(Handler handler) {
                 out.emplace(table->entries[i].fn, table->entries[i].key);
         return out;
     }());
-    auto it = map.find(handler);
-    return it == map.end() ? std::string_view{} : it->second;
+    return map;
+}
+
+std::string_view handler_name(Handler handler) {
+    auto it = names().find(handler);
+    return it == names().end() ? std::string_view{} : it->second;
+}
+
+std::vector<std::string_view> handler_names() {
+    std::vector<std::string_view> out;
+    for (const auto& [handler, name] : names()) out.push_back(name);
+    return out;
 }
 
 bool does_several(Handler handler) {

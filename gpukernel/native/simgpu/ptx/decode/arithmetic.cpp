@@ -66,7 +66,11 @@ void Decoder::arithmetic() {
     static const std::set<std::string_view> library = {"sin", "cos", "lg2", "ex2", "tanh"};
     const bool half = is_float(t) && t != Type::f32 && t != Type::f64 && t != Type::f32x2;
     const bool flush_by_hand = has("ftz") && (half || library.count(base));
-    set_mode(!is_float(t) ? mode_ : half || library.count(base) ? 0 : wanted_mode());
+    const bool by_float = base == "slct" && types().back() == Type::f32;  // flushed or not, as it says itself
+    set_mode(by_float                         ? wanted_mode()
+             : !is_float(t)                   ? mode_
+             : half || library.contains(base) ? 0
+                                              : wanted_mode());
     bool wide = has("wide");
     Op op = fresh();
     uint32_t* slots[] = {&op.a, &op.b, &op.c, &op.extra};
@@ -159,6 +163,12 @@ void Decoder::set_predicate(bool to_register) {
     Op op = fresh();
     op.a = source(operand(1), t);
     op.b = source(operand(2), t);
+    if (has("ftz") && t == Type::f16)  // which the processor's own mode does not flush
+        for (uint32_t* side : {&op.a, &op.b}) {
+            const uint32_t flushed = temp(2);
+            prepare("flush.f16", flushed, *side);
+            *side = flushed;
+        }
     bool simple = !pair && combine.empty() && !to_register;
     op.dst = simple ? destination(d, 0) : temp(0);
     emit("setp." + compare + "." + std::string(name_of(t)), op);

@@ -47,7 +47,8 @@ void Decoder::convert() {
     if (is_float(d) || is_float(s)) set_mode(narrow ? 0 : wanted_mode());
     Op op = fresh();
     op.a = source(operand(1), s);
-    if (has("ftz") && d == Type::bf16) {  // the other formats of 16 bits hold no number that is flushed
+    // f16 holds no number that is flushed, but one that such a number would be rounded to.
+    if (has("ftz") && (d == Type::bf16 || (d == Type::f16 && (round == "rm" || round == "rp")))) {
         const uint32_t flushed = temp(4);
         prepare("flush.f32", flushed, op.a);
         op.a = flushed;
