@@ -280,3 +280,25 @@ def work(number):
 print(sum(ThreadPoolExecutor(8).map(work, range(8))))
 """
     assert out(SPIN + code) == "28"
+
+
+def test_nobody_looks_for_work_again_and_again_while_a_kernel_runs() -> None:
+    """The program's thread runs its kernels itself; each look of another would take the processor from those that help it."""
+    code = """
+import os, threading
+def sleeps(thread):
+    try: status = open(f"/proc/self/task/{thread}/status").read()
+    except FileNotFoundError: return 0
+    return int(status.split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+def sleeps_of_others(): return sum(sleeps(thread) for thread in os.listdir("/proc/self/task") if int(thread) != threading.get_native_id())
+begin()
+f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(ADD + b"\\0")), b"add"))
+n = 4096 * 128; p = ok(d.cuMemAlloc(4 * n)); ok(d.cuMemsetD32(p, 0, n))
+def wait_for_one(): assert launch(f, p, n) == 0; ok(d.cuCtxSynchronize())
+for _ in range(3): wait_for_one()
+before = sleeps_of_others()
+for _ in range(20): wait_for_one()
+print(sleeps_of_others() - before)
+"""
+    sleeps = out(code, GPUKERNEL_SIMGPU_THREADS="1", GPUKERNEL_SIMGPU_TIER="interpreter")
+    assert int(sleeps) < 5 * 20

@@ -44,7 +44,7 @@ size_t thread_count() {
 
 struct Job {
     std::function<void()> work;
-    size_t running = 0;
+    std::atomic<size_t> running{0};
     bool closed = false;
 };
 
@@ -69,10 +69,18 @@ class ThreadPool {
         std::unique_lock lock(mutex_);
         job->closed = true;
         std::erase(queue_, job);
+        if (job->running) {
+            lock.unlock();
+            const auto until = std::chrono::steady_clock::now() + kSoon;
+            while (job->running && std::chrono::steady_clock::now() < until) _mm_pause();
+            lock.lock();
+        }
         ended_.wait(lock, [&] { return job->running == 0; });
     }
 
   private:
+    // Helpers take the last of the work and end together, mostly: to sleep and be woken takes longer.
+    static constexpr std::chrono::microseconds kSoon{50};
     std::mutex mutex_;
     std::condition_variable wake_, ended_;
     std::deque<std::shared_ptr<Job>> queue_;

@@ -128,6 +128,7 @@ class Schedule {
     void finish(Stream& stream);
     void begin_busy(Device& device);
     void end_busy(Device& device);
+    bool runs_for_long() const;
     void advance(Stream& stream);
     bool is_met(const Stream& stream) const;  // its first piece's condition
     void poll_conditions(Lock& lock);
@@ -153,6 +154,8 @@ class Schedule {
     std::map<uint64_t, std::weak_ptr<Submitter>> programs_;
     std::condition_variable called_;
     int threads_ = 0, starting_ = 0, resting_ = 0, waking_ = 0, dozing_ = 0;
+    int at_work_ = 0;                 // pieces that threads carry out
+    Clock::time_point last_begun_{};  // the newest of them
 };
 Schedule& schedule();
 
