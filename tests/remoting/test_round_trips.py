@@ -67,6 +67,11 @@ def waits(step: str, check: str = "", few: int = 10, many: int = 30, begin: str 
             "[ok(d.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, n, 0)) for n in (32, 64, 1024)]; ok(d.cuFuncGetAttribute(d.CUfunction_attribute(0), kernel)); add(1)",
             0,
         ),
+        # As XLA does before each launch.
+        (
+            "[ok(d.cuFuncSetAttribute(kernel, d.CUfunction_attribute(a), n)) for a, n in ((8, 60000), (9, 50))]; add(1)",
+            0,
+        ),
         # As Numba does, which keeps no memory itself.
         (
             "r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemsetD32(r, i, 4)); add(1, r); ok(d.cuMemFree(r))",
@@ -231,12 +236,22 @@ DYNAMIC = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 def dynamic(): return ok(d.cuFuncGetAttribute(DYNAMIC, kernel))
 def occupancy(shared): return d.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, 64, shared)[1]
 print(dynamic(), occupancy(40 << 10)); ok(d.cuFuncSetAttribute(kernel, DYNAMIC, 90 << 10)); print(dynamic() >> 10, occupancy(80 << 10)); ok(d.cuFuncSetAttribute(kernel, DYNAMIC, 1024)); print(dynamic())
+for bytes in (90 << 10, 90 << 10, 1024, 1 << 30, 1024): print(name(d.cuFuncSetAttribute(kernel, DYNAMIC, bytes)), dynamic())
 seen = set()
 for bound in (64, 128, 256, 64):
     module = ok(d.cuModuleLoadData(SOURCE.replace(b".visible .entry add(.param .u64 to, .param .u32 n) {", b".visible .entry add(.param .u64 to, .param .u32 n) .maxntid %d { " % bound) + b"\\0")); f = ok(d.cuModuleGetFunction(module, b"add"))
     print(ok(d.cuFuncGetAttribute(THREADS, f)), ok(d.cuFuncGetAttribute(THREADS, f)), int(ok(d.cuFuncGetModule(f))) == int(module)); ok(d.cuModuleUnload(module)); print(name(d.cuFuncGetAttribute(THREADS, f)))
 """
-    lines = ["49152 2", "90 1", "1024"]
+    lines = [
+        "49152 2",
+        "90 1",
+        "1024",
+        "SUCCESS 92160",
+        "SUCCESS 92160",
+        "SUCCESS 1024",
+        "INVALID_VALUE 1024",
+        "SUCCESS 1024",
+    ]
     for bound in (64, 128, 256, 64):
         lines += [f"{bound} {bound} True", "INVALID_HANDLE"]
     says(code, lines)

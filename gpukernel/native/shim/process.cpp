@@ -106,6 +106,7 @@ bool learn(Device& device) {
         constexpr int BY_DESCRIPTOR = CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED;
         device.facts.attributes[BY_DESCRIPTOR] = device.facts.known[BY_DESCRIPTOR] = 1;
     }
+    device.connection.tells_of_streams = device.facts.attributes[0] & wire::TELLS_OF_STREAMS;
     allow_spares_of(device);
     return true;
 }

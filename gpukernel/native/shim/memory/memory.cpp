@@ -19,6 +19,7 @@
 #include "shim/managed/managed.h"
 #include "shim/memory/devices.h"
 #include "shim/memory/virtual_memory.h"
+#include "shim/transport/copies.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
 
@@ -114,13 +115,9 @@ CUresult write_to_device(Connection& connection, CUdeviceptr destination, const 
     for (size_t at = 0; at < bytes || at == 0;) {
         const size_t piece = std::min(bytes - at, COPY_PIECE);
         Request request(connection, wire::CopyToDeviceRequest{destination + at, of, {}});
-        CUresult result;
-        if (piece <= SMALL) {
-            request.bytes(from + at, piece);
-            result = request.queue();
-        } else {
-            result = request.queue_with(from + at, piece);
-        }
+        note_copy(connection, of, destination + at, piece);
+        if (piece <= SMALL) request.bytes(from + at, piece);
+        const CUresult result = piece <= SMALL ? request.queue() : request.queue_with(from + at, piece);
         if (result != CUDA_SUCCESS) return result;
         at += piece;
         if (!piece) break;
@@ -290,7 +287,7 @@ CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t byte
     if (auto done = copy_here(connection, to.address, from.address, bytes, Ends::device)) return *done;
     const DeviceWork work(connection, stream, {{to.address, bytes, true}, {from.address, bytes, false}});
     const uint64_t of = stream_name(connection, stream);
-    Request request(connection, wire::DriverCall::cuMemcpyDtoDAsync_v2);
+    Request request(connection, wire::DriverCall::cuMemcpyDtoDAsync_v2, of);
     request.put<uint64_t>(to.address), request.put<uint64_t>(from.address), request.put<uint64_t>(bytes);
     request.put(of);
     return request.queue();

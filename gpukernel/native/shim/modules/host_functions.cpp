@@ -17,6 +17,8 @@ std::atomic<int> host_calls_left{0};
 // wait for each other, do not wait for each other's round trips: there are as many in one as there are
 // questions, and JAX has three in a step.
 constexpr int AHEAD = 64;
+// Reports that are to come.  One that the worker had no room for stays among them.
+constexpr int MOST_REPORTS = 1024;
 
 // Receives from the worker which stream has come to which function, over a connection of its own: on the
 // program's, an answer might have to wait for that very stream.  That a function has run is told over a
@@ -32,9 +34,21 @@ class Caller {
     }
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);
-        waiting_[++numbers_] = {call, 0, 0, 0, false, {}};
+        waiting_[++numbers_] = {call, 0, 0, 0, false, false, {}};
         ++host_calls_left;
         return numbers_;
+    }
+    // A report, which no function comes with; 0 where many are to come.
+    uint64_t expect_report() {
+        std::lock_guard lock(mutex_);
+        if (reports_left_ == MOST_REPORTS) return 0;
+        waiting_[++numbers_] = {{}, 0, 0, 0, false, true, {}};
+        ++reports_left_;
+        return numbers_;
+    }
+    void forget_report(uint64_t number) {
+        std::lock_guard lock(mutex_);
+        reports_left_ -= static_cast<int>(waiting_.erase(number));
     }
     // A gate for a function that runs in the program.
     uint64_t expect_gate(uint64_t local) {
@@ -71,6 +85,11 @@ class Caller {
                 if (it == waiting_.end()) return;
                 gate = std::move(it->second);
                 waiting_.erase(it);
+                if (gate.report) --reports_left_;
+            }
+            if (gate.report) {
+                if (status == CUDA_SUCCESS) tell_report(std::move(gate), early);
+                continue;
             }
             if (status == CUDA_SUCCESS &&
                 gate.request) {  // what the function tells of is known before it runs
@@ -115,11 +134,19 @@ class Caller {
         return true;
     }
 
+    struct Gate;
+    void tell_report(Gate gate, const std::string& early) {
+        tell_passed(*of_, gate.stream, gate.request);
+        if (!early.empty()) note_answer(*of_, gate.request);
+        tell_function(*of_, {gate.request, gate.stream, std::move(gate.question), early});
+    }
+
     struct Gate {
         HostCall call;   // or none
         uint64_t local;  // and a function that runs in the program; 0: none
         uint64_t stream, request;
         bool open;  // the worker does not wait for it
+        bool report;
         EarlyQuestion question;
     };
 
@@ -129,6 +156,7 @@ class Caller {
     std::mutex mutex_;
     std::map<uint64_t, Gate> waiting_;
     uint64_t numbers_ = 0;
+    int reports_left_ = 0;
 };
 
 Caller* caller_of(Connection& connection, bool make) {
@@ -213,6 +241,25 @@ uint64_t add_gate(Connection& connection, uint64_t stream, uint64_t call) {
                    [&](wire::Writer& to) { wire::HostFunctionRequest{stream, gate, {}}.write(to); });
     caller->sent(gate, stream, request, false);
     return request;
+}
+
+uint64_t expect_report(Connection& connection) {
+    Caller* const caller = connection.alive() ? caller_of(connection, true) : nullptr;
+    return caller ? caller->expect_report() : 0;
+}
+void add_report(Connection& connection, uint64_t stream, uint64_t number) {
+    const uint64_t request = ++connection.foresight.requests;
+    EarlyQuestion question = expect_reads(connection, stream);
+    append_request(connection, static_cast<uint16_t>(wire::CustomCall::report), [&](wire::Writer& to) {
+        const auto* const reads = reinterpret_cast<const char*>(question.reads.data());
+        wire::ReportRequest{stream, number, {reads, question.reads.size() * sizeof(wire::EarlyRead)}}.write(
+            to);
+    });
+    caller_of(connection, false)->sent(number, stream, request, false, std::move(question));
+    connection.queued();
+}
+void forget_report(Connection& connection, uint64_t number) {
+    caller_of(connection, false)->forget_report(number);
 }
 
 CUresult finish_host_calls(Connection& connection) {

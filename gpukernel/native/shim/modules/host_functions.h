@@ -19,6 +19,11 @@ void perform(const HostCall& call, CUresult status);
 // Puts a gate into a stream that opens when the `call`th function run in the program has (local_calls.h), and
 // returns the request's number.  Under the connection's mutex, before a request begins.
 uint64_t add_gate(Connection& connection, uint64_t stream, uint64_t call);
+// The number of a report that will say when a stream has come to a place; 0: it cannot be had.  Then, under
+// the mutex, either puts the place into the stream, or forgets it.
+uint64_t expect_report(Connection& connection);
+void add_report(Connection& connection, uint64_t stream, uint64_t number);
+void forget_report(Connection& connection, uint64_t number);
 CUresult finish_host_calls(Connection& connection);  // waits for all of a connection
 bool host_calls_are_left();                          // on any device, running or pending
 

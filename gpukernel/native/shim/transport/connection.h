@@ -62,6 +62,8 @@ class Connection {
 
     // Whether the worker's server caches images, and the salt of their names.
     void name_images(std::string_view salt) { image_salt_ = salt; }
+    // Whether the worker knows settle_copies and report.
+    bool tells_of_streams = false;
     bool keeps_images() const { return !image_salt_.empty(); }
     std::string_view image_salt() const { return image_salt_; }
 

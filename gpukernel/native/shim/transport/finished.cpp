@@ -4,6 +4,7 @@
 
 #include "shim/managed/managed.h"
 #include "shim/modules/local_calls.h"
+#include "shim/transport/copies.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -12,29 +13,10 @@ namespace {
 using wire::CustomCall;
 using wire::DriverCall;
 
-bool has_run(const Connection& connection, uint64_t call) { return connection.finished.run >= call; }
+Finished::Stream* find(Connection& connection, uint64_t stream) { return find_stream(connection, stream); }
 
-Finished::Stream* find(Connection& connection, uint64_t stream) {
-    const auto found = connection.finished.streams.find(stream);
-    return found == connection.finished.streams.end() ? nullptr : &found->second;
-}
-
-// Everything in `stream` up to `number` is finished, and what it had waited for.
-void pass(Connection& connection, uint64_t stream, uint64_t number) {
-    std::vector<std::pair<uint64_t, uint64_t>> left{{stream, number}};
-    while (!left.empty()) {
-        const auto [name, up_to] = left.back();
-        left.pop_back();
-        Finished::Stream* const of = find(connection, name);
-        if (!of || of->passed >= up_to) continue;
-        of->passed = up_to;
-        std::erase_if(of->joins, [&](const Finished::Join& join) {
-            if (join.number > up_to) return false;
-            left.emplace_back(join.event.stream, join.event.number);
-            return true;
-        });
-    }
-}
+// The newest request of this thread that can fail and gets no answer, and its connection.
+GPUKERNEL_STATIC_THREAD_LOCAL std::pair<const Connection*, uint64_t> own_unsure{nullptr, 0};
 
 // Everything in `stream` up to `number` is finished, said by a wait.
 void note_passed(Connection& connection, uint64_t stream, uint64_t number) {
@@ -80,38 +62,12 @@ bool idle(Connection& connection) {
                        [&](const auto& one) { return std::max(all, one.second.passed) >= one.second.work; });
 }
 
-Finished::Recording* find_event(Connection& connection, CUevent event) {
-    const auto found = connection.finished.events.find(reinterpret_cast<uint64_t>(event));
-    return found == connection.finished.events.end() ? nullptr : &found->second;
-}
-// On the device; the host function that it comes after may not have run.
-bool passed(Connection& connection, const Finished::Recording& event) {
-    if (event.number <= connection.finished.all) return true;  // 0, too
-    look_at_reads(connection);
-    const Finished::Stream* const of = find(connection, event.stream);
-    return of && of->passed >= event.number;
-}
-
-// Whether the program may be told without a question that all is well.
-bool may_answer(Connection& connection) {
-    return connection.deferred_error == CUDA_SUCCESS &&
-           connection.finished.unsure <= connection.finished.told && connection.is_there();
-}
-
 bool is_done(Connection& connection, CUevent event) {
     if (has_mirrors()) return false;  // a wait stores here what kernels wrote
     std::lock_guard lock(connection.mutex);
     const Finished::Recording* const found = find_event(connection, event);
-    return found && passed(connection, *found) && has_run(connection, found->call) && may_answer(connection);
-}
-
-void recorded(Connection& connection, CUevent event, CUstream stream) {
-    Finished::Recording* const found = find_event(connection, event);
-    if (!found) return;
-    const uint64_t of = canonical(stream_name(connection, stream)), number = connection.foresight.requests;
-    const Finished::Stream* const in = find(connection, of);
-    if (in) connection.finished.sure = number;
-    *found = {in && done(connection, of) ? 0 : number, of, in ? in->call : 0};
+    return found && has_run(connection, found->call) && may_answer(connection) &&
+           (passed(connection, *found) || settle_copies(connection, event, *found));
 }
 
 // The host function that an event or a stream comes after and that has not run; 0: none.
@@ -147,10 +103,65 @@ bool comes_behind(uint16_t call) {
 // Has later work of a stream wait for its host functions, and for one that runs in the program.
 void gate(Connection& connection, uint64_t stream, uint64_t call) {
     const uint64_t gate = add_gate(connection, stream, call);
-    if (Finished::Stream* const of = find(connection, stream)) of->work = gate, of->call = of->open = 0;
+    if (Finished::Stream* const of = find(connection, stream))
+        of->work = of->other = gate, of->call = of->open = 0;
     connection.finished.unsure = gate;
 }
 }  // namespace
+
+Finished::Stream* find_stream(Connection& connection, uint64_t stream) {
+    const auto found = connection.finished.streams.find(stream);
+    return found == connection.finished.streams.end() ? nullptr : &found->second;
+}
+Finished::Recording* find_event(Connection& connection, CUevent event) {
+    const auto found = connection.finished.events.find(reinterpret_cast<uint64_t>(event));
+    return found == connection.finished.events.end() ? nullptr : &found->second;
+}
+
+bool has_run(const Connection& connection, uint64_t call) { return connection.finished.run >= call; }
+bool passed(Connection& connection, const Finished::Recording& event) {
+    if (event.number <= connection.finished.all) return true;  // 0, too
+    look_at_reads(connection);
+    const Finished::Stream* const of = find(connection, event.stream);
+    return of && of->passed >= event.number;
+}
+
+void pass(Connection& connection, uint64_t stream, uint64_t number) {
+    std::vector<std::pair<uint64_t, uint64_t>> left{{stream, number}};
+    while (!left.empty()) {
+        const auto [name, up_to] = left.back();
+        left.pop_back();
+        Finished::Stream* const of = find(connection, name);
+        if (!of || of->passed >= up_to) continue;
+        of->passed = up_to;
+        std::erase_if(of->joins, [&](const Finished::Join& join) {
+            if (join.number > up_to) return false;
+            left.emplace_back(join.event.stream, join.event.number);
+            return true;
+        });
+    }
+}
+
+bool may_answer(Connection& connection) {
+    return connection.deferred_error == CUDA_SUCCESS &&
+           connection.finished.unsure <= connection.finished.told && connection.is_there();
+}
+bool may_answer_poll(Connection& connection) {
+    const auto [of, number] = own_unsure;
+    return connection.deferred_error == CUDA_SUCCESS &&
+           (of != &connection || number <= connection.finished.told) && connection.is_there();
+}
+
+void note_recorded(Connection& connection, CUevent event, uint64_t stream) {
+    Finished::Recording* const found = find_event(connection, event);
+    if (!found) return;
+    const uint64_t number = connection.foresight.requests;
+    const Finished::Stream* const in = find(connection, stream);
+    if (in) connection.finished.sure = number;
+    found->number = in && done(connection, stream) ? 0 : number;
+    found->stream = stream, found->call = in ? in->call : 0, found->reported = false;
+    found->other = in ? std::max(in->other, connection.finished.anywhere) : number;
+}
 
 // What is not named here may.
 bool leaves_work(uint16_t call) {
@@ -297,6 +308,10 @@ void note_request(Connection& connection, uint16_t call, std::optional<uint64_t>
         Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr;
         (of ? of->work : finished.anywhere) = number;
         if (of && of->blocks) finished.blocking = number;
+        // Hooks say where these two are more than a copy that cannot fail, and a wait for what is known.
+        if (of && call != static_cast<uint16_t>(CustomCall::copy_to_device) &&
+            call != static_cast<uint16_t>(DriverCall::cuStreamWaitEvent))
+            of->other = number;
     }
     if (const Change change = changes_memory(call); change != Change::none) {
         finished.changed = number;
@@ -309,7 +324,7 @@ void note_request(Connection& connection, uint16_t call, std::optional<uint64_t>
             finished.made_streams = true;
             break;
         case static_cast<uint16_t>(CustomCall::reset):
-            finished.events.clear();
+            finished.events.clear(), connection.spares.blocks.clear();
             std::erase_if(finished.streams, [](const auto& one) { return one.first != canonical(0); });
             break;
         default:
@@ -318,8 +333,9 @@ void note_request(Connection& connection, uint16_t call, std::optional<uint64_t>
 }
 
 void note_queued(Connection& connection) {
-    if (connection.finished.sure != connection.foresight.requests)
-        connection.finished.unsure = connection.foresight.requests;
+    const uint64_t number = connection.foresight.requests;
+    if (connection.finished.sure != number)
+        connection.finished.unsure = number, own_unsure = {&connection, number};
 }
 
 void note_answer(Connection& connection, uint64_t number) {
@@ -347,8 +363,8 @@ bool is_done(Connection& connection, CUstream stream) {
     const uint64_t of = canonical(stream_name(connection, stream));
     std::lock_guard lock(connection.mutex);
     const Finished::Stream* const found = find(connection, of);
-    return found && has_run(connection, found->call) && (done(connection, of) || idle(connection)) &&
-           may_answer(connection);
+    return found && has_run(connection, found->call) && may_answer(connection) &&
+           (done(connection, of) || idle(connection) || settle_copies(connection, of));
 }
 
 Settles settles(Connection& connection, uint64_t stream) {
@@ -421,10 +437,6 @@ std::optional<CUresult> foreseen_cuEventSynchronize(Connection& connection, CUev
     wait_for_calls(connection, call_before(connection, event));
     return is_done(connection, event) ? std::optional(CUDA_SUCCESS) : std::nullopt;
 }
-std::optional<CUresult> foreseen_cuEventQuery(Connection& connection, CUevent event) {
-    if (call_before(connection, event) && connection.alive()) return CUDA_ERROR_NOT_READY;
-    return foreseen_cuEventSynchronize(connection, event);
-}
 std::optional<CUresult> foreseen_cuEventElapsedTime(Connection& connection, float*, CUevent start,
                                                     CUevent end) {
     if (call_before(connection, start) || call_before(connection, end)) return CUDA_ERROR_NOT_READY;
@@ -450,11 +462,10 @@ std::optional<CUresult> foreseen_cuStreamWaitEvent(Connection& connection, CUstr
     return connection.alive() ? std::optional(CUDA_SUCCESS) : std::nullopt;
 }
 // An event that is not known here is asked for, and so must come after the gate.
-std::optional<CUresult> foreseen_cuEventRecord(Connection& connection, CUevent event, CUstream stream) {
+void gate_unknown_event(Connection& connection, CUevent event, CUstream stream) {
     const uint64_t call = call_before(connection, stream), of = canonical(stream_name(connection, stream));
     std::lock_guard lock(connection.mutex);
     if (call && !find_event(connection, event)) gate(connection, of, call);
-    return std::nullopt;
 }
 void gate_event(Connection& connection, uint64_t stream) {
     std::lock_guard lock(connection.mutex);
@@ -465,10 +476,6 @@ void gate_event(Connection& connection, uint64_t stream) {
     gate(connection, canonical(stream), waits ? of->call : 0);
     // Who has waited for the device finds the event done: it is the next request.
     connection.finished.anywhere = connection.foresight.requests + 1;
-}
-std::optional<CUresult> foreseen_cuEventRecordWithFlags(Connection& connection, CUevent event,
-                                                        CUstream stream, unsigned) {
-    return foreseen_cuEventRecord(connection, event, stream);
 }
 
 void noted_cuStreamCreate(Connection& connection, CUstream* stream, unsigned flags) {
@@ -492,8 +499,11 @@ void noted_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent ev
     constexpr size_t MOST = 64;
     Finished::Stream* const of = find(connection, canonical(stream_name(connection, stream)));
     const Finished::Recording* const found = find_event(connection, event);
-    if (of && found && found->number && of->joins.size() < MOST)
+    if (!of || (found && !found->number)) return;
+    if (found && of->joins.size() < MOST)
         of->joins.push_back({connection.foresight.requests, *found});
+    else
+        of->other = connection.foresight.requests;
 }
 void noted_cuEventCreate(Connection& connection, CUevent* event, unsigned flags) {
     if (flags & ~(CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)) return;  // another program may record it
@@ -505,10 +515,10 @@ void noted_cuEventDestroy_v2(Connection& connection, CUevent event) {
         connection.finished.sure = connection.foresight.requests;
 }
 void noted_cuEventRecord(Connection& connection, CUevent event, CUstream stream) {
-    recorded(connection, event, stream);
+    note_recorded(connection, event, canonical(stream_name(connection, stream)));
 }
 void noted_cuEventRecordWithFlags(Connection& connection, CUevent event, CUstream stream, unsigned) {
-    recorded(connection, event, stream);
+    note_recorded(connection, event, canonical(stream_name(connection, stream)));
 }
 
 }  // namespace gpukernel::shim

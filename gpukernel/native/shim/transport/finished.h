@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
@@ -31,7 +32,10 @@ struct Finished {
     struct Recording {        // of an event
         uint64_t number = 0;  // of its request; 0: never recorded, or behind finished work alone
         uint64_t stream = 0;
-        uint64_t call = 0;  // the host function that it comes after, as in Stream
+        uint64_t call = 0;      // the host function that it comes after, as in Stream
+        uint64_t other = 0;     // work that it comes after, as in Stream, of any stream where it is not known
+        bool reported = false;  // the worker says when it is done
+        std::chrono::steady_clock::time_point asked;  // when that, or whether it is done, was asked last
     };
     struct Join {         // with an event of another stream
         uint64_t number;  // of the request that waits for it
@@ -40,10 +44,12 @@ struct Finished {
     struct Stream {
         bool blocks = false;      // waits for the legacy stream's work, which waits for its
         uint64_t work = 0;        // the newest request that may have left work in it
+        uint64_t other = 0;       // the newest that may have left other work than a copy that cannot fail
         uint64_t changes = 0;     // the newest that may have left work in it that changes memory
         uint64_t passed = 0;      // every request in it up to this one is finished
         uint64_t call = 0;        // the newest host function run in the program that its work comes after
         uint64_t open = 0;        // the request of the newest one that the worker does not wait for
+        int reports = 0;          // so many more of its events are reported (polls.cpp)
         std::vector<Join> joins;  // behind `passed`
     };
 
@@ -61,7 +67,7 @@ struct Finished {
     std::atomic<uint64_t> run{0};   // and how many it has run, in their order
     std::atomic<int> open{0};       // functions that the worker reports without waiting for them
     // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
-    std::unordered_map<uint64_t, Stream> streams{{1, {true, 0, 0, 0, 0, 0, {}}}};
+    std::unordered_map<uint64_t, Stream> streams{{1, {.blocks = true, .joins = {}}}};
     std::unordered_map<uint64_t, Recording> events;  // of this program alone, that exist
 };
 
@@ -108,6 +114,23 @@ bool may_tell(Connection& connection, uint64_t stream);
 bool may_be_open(Connection& connection, uint64_t stream);
 // Under the mutex: the request that has begun is one.
 void note_open(Connection& connection, uint64_t stream);
+// --- under the mutex, for the other files of this folder ---
+Finished::Stream* find_stream(Connection& connection, uint64_t stream);
+Finished::Recording* find_event(Connection& connection, CUevent event);
+bool has_run(const Connection& connection, uint64_t call);  // a host function
+// Whether an event's work is finished on the device; the host function that it comes after may not have run.
+bool passed(Connection& connection, const Finished::Recording& event);
+// Everything in `stream` up to `number` is finished, and what it had waited for.
+void pass(Connection& connection, uint64_t stream, uint64_t number);
+// Whether the program may be told without a question that all is well; or, since this thread has queued
+// nothing that may have failed, that what another one has submitted is done.
+bool may_answer(Connection& connection);
+bool may_answer_poll(Connection& connection);
+// The request that has begun records an event.
+void note_recorded(Connection& connection, CUevent event, uint64_t stream);
+// Before an event is recorded that is not known here, without the mutex.
+void gate_unknown_event(Connection& connection, CUevent event, CUstream stream);
+
 // Has the program run a host function that is due in a stream, which waits for no other by itself: returns
 // its number, which the stream's later work comes after; nothing where it may not be due.
 std::optional<uint64_t> due_now(Connection& connection, uint64_t stream);

@@ -1,7 +1,6 @@
 #include "shim/transport/memo.h"
 
-#include "calls.h"
-#include "shim/transport/connection.h"
+#include "shim/transport/request.h"
 
 namespace gpukernel::shim {
 
@@ -34,6 +33,29 @@ bool changes_kernels(uint16_t call) {
         default:
             return false;
     }
+}
+
+std::optional<CUresult> foreseen_cuFuncSetAttribute(Connection& connection, CUfunction function,
+                                                    CUfunction_attribute attribute, int value) {
+    auto& settings = connection.memo.settings;
+    const Question which{static_cast<uint16_t>(wire::DriverCall::cuFuncSetAttribute),
+                         {reinterpret_cast<uint64_t>(function), static_cast<uint64_t>(attribute)}};
+    {
+        std::lock_guard lock(connection.mutex);
+        const auto found = settings.find(which);
+        if (found != settings.end() && found->second.value == value && connection.alive())
+            return CUDA_SUCCESS;
+    }
+    Request request(connection, wire::DriverCall::cuFuncSetAttribute);
+    if (settings.size() >= Memo::MOST) settings.clear();
+    settings[which] = {request.number(), std::nullopt};
+    request.put(reinterpret_cast<uint64_t>(function)), request.put(attribute), request.put(value);
+    const CUresult result = request.send();
+    std::lock_guard lock(connection.mutex);
+    const auto found = settings.find(which);
+    if (result == CUDA_SUCCESS && found != settings.end() && found->second.request == request.number())
+        found->second.value = value;
+    return result;
 }
 
 }  // namespace gpukernel::shim

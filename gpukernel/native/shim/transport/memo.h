@@ -1,6 +1,7 @@
 // Answers about kernels that cannot change before the program changes something: they are asked for once.
 //
-// Frameworks ask for a kernel's occupancy before each launch, for many sizes of a block.
+// Frameworks ask for a kernel's occupancy before each launch, for many sizes of a block.  XLA sets the shared
+// memory of some kernels before each launch, to the same value.
 #pragma once
 
 #include <array>
@@ -22,6 +23,11 @@ struct Question {
 struct Memo {
     static constexpr size_t MOST = 8192;  // answers that are kept
     std::map<Question, uint64_t> answers;
+    struct Setting {
+        uint64_t request;  // the newest that sets it
+        std::optional<int> value;
+    };
+    std::map<Question, Setting> settings;  // what the program has set, kernels' attributes, and set again
 };
 
 std::optional<uint64_t> recall(Connection& connection, const Question& question);

@@ -17,7 +17,11 @@ Request::Request(Connection& connection, uint16_t call, std::optional<uint64_t> 
     number_ = ++connection.foresight.requests;
     note_request(connection, call, stream);
     if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
-    if (changes_kernels(call)) connection.memo.answers.clear();
+    if (changes_kernels(call)) {
+        connection.memo.answers.clear();
+        if (call != static_cast<uint16_t>(wire::DriverCall::cuFuncSetAttribute))
+            connection.memo.settings.clear();
+    }
     start_ = connection.buffer().size();
     put(wire::FrameHeader{0, call, 0});
 }

@@ -75,7 +75,7 @@ bool is_on(Connection& connection) {
     return false;
 }
 
-CUresult allocate(Connection& connection, CUdeviceptr& address, uint64_t bytes) {
+CUresult allocate(Connection& connection, CUdeviceptr& address, uint64_t bytes, bool small) {
     {
         Request request(connection, DriverCall::cuMemAlloc_v2);
         request.put<uint64_t>(bytes);
@@ -83,7 +83,8 @@ CUresult allocate(Connection& connection, CUdeviceptr& address, uint64_t bytes) 
         address = request.get<CUdeviceptr>();
     }
     std::lock_guard lock(connection.mutex);
-    connection.spares.used[address] = bytes;
+    connection.spares.blocks[address] = bytes;
+    if (small) connection.spares.used[address] = bytes;
     return CUDA_SUCCESS;
 }
 }  // namespace
@@ -92,28 +93,27 @@ std::optional<CUresult> spare_cuMemAlloc_v2(Connection& connection, CUdeviceptr*
     if (!dptr || !bytes) return std::nullopt;
     Spares& spares = connection.spares;
     CUdeviceptr address = 0;
+    bool small;
     {
         std::unique_lock lock(connection.mutex);
-        if (!is_on(connection)) return std::nullopt;
-        if (bytes > Spares::MOST_BLOCK) {  // more likely to find no room
-            give_back_spares(connection);
-            return std::nullopt;
-        }
+        small = is_on(connection) && bytes <= Spares::MOST_BLOCK;
+        if (!small) give_back_spares(connection);  // more likely to find no room
         if (const auto spare = spares.kept.find(bytes); spare != spares.kept.end()) {
             address = spare->second;
-            spares.kept.erase(spare), spares.bytes -= bytes, spares.used[address] = bytes;
+            spares.kept.erase(spare), spares.bytes -= bytes;
+            spares.used[address] = spares.blocks[address] = bytes;
             Request request(connection, wire::TakeBlockRequest{address}, std::move(lock));
             if (CUresult error = request.queue(); error != CUDA_SUCCESS) return error;
         }
     }
-    CUresult result = address ? CUDA_SUCCESS : allocate(connection, address, bytes);
+    CUresult result = address ? CUDA_SUCCESS : allocate(connection, address, bytes, small);
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
         {
             std::lock_guard lock(connection.mutex);
             if (spares.kept.empty()) return result;
             give_back_spares(connection);
         }
-        result = allocate(connection, address, bytes);
+        result = allocate(connection, address, bytes, small);
     }
     if (result == CUDA_SUCCESS) *dptr = address;  // not under the mutex: it may be managed memory
     return result;
@@ -123,6 +123,7 @@ std::optional<CUresult> spare_cuMemFree_v2(Connection& connection, CUdeviceptr a
     Spares& spares = connection.spares;
     std::unique_lock lock(connection.mutex);
     const bool on = is_on(connection);
+    spares.blocks.erase(address);
     const auto found = spares.used.find(address);
     if (found == spares.used.end()) {
         for (const auto& [bytes, kept] : spares.kept)
@@ -140,7 +141,7 @@ std::optional<CUresult> spare_cuMemFree_v2(Connection& connection, CUdeviceptr a
 // What is freed in a stream's order may come back as memory of another kind.
 std::optional<CUresult> spare_cuMemFreeAsync(Connection& connection, CUdeviceptr address, CUstream) {
     std::lock_guard lock(connection.mutex);
-    connection.spares.used.erase(address);
+    connection.spares.used.erase(address), connection.spares.blocks.erase(address);
     return std::nullopt;
 }
 

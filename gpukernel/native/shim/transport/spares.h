@@ -27,6 +27,7 @@ struct Spares {
     uint64_t most = 0;  // bytes that are kept; 0: none
     uint64_t bytes = 0;
     std::unordered_map<CUdeviceptr, uint64_t> used;  // small blocks of cuMemAlloc, and how much was asked for
+    std::map<CUdeviceptr, uint64_t> blocks;          // all of cuMemAlloc that the program has, likewise
     std::multimap<uint64_t, CUdeviceptr> kept;       // by size
 };
 

@@ -95,6 +95,17 @@ CUresult serve_take_block(Session& session, Reader& in, Writer&) {
     return settled ? CUDA_SUCCESS : session.cuda().cuCtxSynchronize();
 }
 
+// Not by Session::wait, which would have later requests served meanwhile.
+CUresult serve_settle_copies(Session& session, Reader& in, Writer&) {
+    CUstream stream;
+    CUevent event;
+    const auto [name, event_name] = wire::SettleCopiesRequest::read(in);
+    if (!session.handle(name, Kind::stream, stream) ||
+        (event_name && !session.handle(event_name, Kind::event, event)))
+        return CUDA_ERROR_INVALID_HANDLE;
+    return event_name ? session.cuda().cuEventSynchronize(event) : session.cuda().cuStreamSynchronize(stream);
+}
+
 CUresult serve_cuMemFreeAsync(Session& session, Reader& in, Writer&) {
     const auto address = in.get<CUdeviceptr>();
     CUstream stream;

@@ -48,7 +48,8 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
     facts.known[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] = 1;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
-    facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS;
+    facts.attributes[0] =
+        wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS | wire::TELLS_OF_STREAMS;
     if (session.cuda().set_range) facts.attributes[0] |= wire::WANTS_RANGES;
     if (facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
         facts.attributes[0] |= wire::SHARES_PHYSICAL;
@@ -347,19 +348,24 @@ CUresult serve_attend(Session& session, Reader& in, Writer&) {
 
 // --- host functions ---
 
+// The reads that come with a host function or a report; false where they are none.
+static bool expected_reads(Session& session, std::string_view bytes, std::vector<wire::EarlyRead>& reads) {
+    reads.resize(bytes.size() / sizeof(wire::EarlyRead));
+    if (reads.size() > wire::MOST_EARLY_READS) return false;
+    if (reads.empty()) return true;
+    std::memcpy(reads.data(), bytes.data(), reads.size() * sizeof reads[0]);
+    for (const wire::EarlyRead& read : reads)
+        if (read.bytes > wire::MOST_EARLY_BYTES) return false;
+    session.lease().early_reads.prepare();
+    return true;
+}
+
 CUresult serve_host_function(Session& session, Reader& in, Writer&) {
     CUstream stream;
     const auto request = wire::HostFunctionRequest::read(in);
     const bool known = session.handle(request.stream, Kind::stream, stream);
-    if (in.failed()) return CUDA_ERROR_INVALID_VALUE;
-    std::vector<wire::EarlyRead> reads(request.reads.size() / sizeof(wire::EarlyRead));
-    if (reads.size() > wire::MOST_EARLY_READS) return CUDA_ERROR_INVALID_VALUE;
-    if (!reads.empty()) {
-        std::memcpy(reads.data(), request.reads.data(), reads.size() * sizeof reads[0]);
-        for (const wire::EarlyRead& read : reads)
-            if (read.bytes > wire::MOST_EARLY_BYTES) return CUDA_ERROR_INVALID_VALUE;
-        session.lease().early_reads.prepare();
-    }
+    std::vector<wire::EarlyRead> reads;
+    if (in.failed() || !expected_reads(session, request.reads, reads)) return CUDA_ERROR_INVALID_VALUE;
     session.waits_for_host();
     return session.host_functions()->add_gate(session.cuda(), known ? &stream : nullptr, request.number,
                                               std::move(reads));
@@ -390,6 +396,17 @@ CUresult serve_host_function_done(Session& session, Reader& in, Writer&) {
     auto functions = in.failed() ? nullptr : host_functions_of(session, key);
     if (!functions) return CUDA_ERROR_INVALID_HANDLE;
     functions->done(number);
+    return CUDA_SUCCESS;
+}
+
+CUresult serve_report(Session& session, Reader& in, Writer&) {
+    CUstream stream;
+    const auto request = wire::ReportRequest::read(in);
+    std::vector<wire::EarlyRead> reads;
+    if (in.failed() || !expected_reads(session, request.reads, reads)) return CUDA_ERROR_INVALID_VALUE;
+    // Where it cannot be made, the program hears nothing and asks.
+    if (session.handle(request.stream, Kind::stream, stream))
+        session.host_functions()->add_report(session.cuda(), stream, request.number, std::move(reads));
     return CUDA_SUCCESS;
 }
 

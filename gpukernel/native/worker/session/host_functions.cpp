@@ -17,27 +17,44 @@ struct HostFunctions::Gate {
 // too, and the program must learn of that.
 CUresult HostFunctions::add_gate(Driver& cuda, const CUstream* stream, uint64_t number,
                                  std::vector<wire::EarlyRead> reads) {
-    {
-        std::lock_guard lock(mutex_);
-        if (over_) return CUDA_ERROR_INVALID_VALUE;
-        if (gates_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
-        if (gates_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
-        if (!book_.take(HostMemory::HOST_FUNCTION)) return CUDA_ERROR_OUT_OF_MEMORY;
-        charged_ += HostMemory::HOST_FUNCTION;
-        State& state = gates_[number];
-        state.reads = std::move(reads), state.launches = program_.lease().launches;
-    }
-    auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
-    const CUresult result =
-        stream ? cuda.cuStreamAddCallback(*stream, on_reached, gate.get(), 0) : CUDA_ERROR_INVALID_HANDLE;
-    if (result == CUDA_SUCCESS) {
-        gate.release();
-    } else {  // the program still waits for a report of it
+    if (const CUresult error = charge(number, false, std::move(reads)); error != CUDA_SUCCESS) return error;
+    const CUresult result = stream ? add_callback(cuda, *stream, number) : CUDA_ERROR_INVALID_HANDLE;
+    if (result != CUDA_SUCCESS) {  // the program still waits for a report of it
         std::lock_guard lock(mutex_);
         reached_.emplace_back(number, result);
         change(number, &State::passed, true);
         changed_.notify_all();
     }
+    return result;
+}
+
+void HostFunctions::add_report(Driver& cuda, CUstream stream, uint64_t number,
+                               std::vector<wire::EarlyRead> reads) {
+    if (charge(number, true, std::move(reads)) != CUDA_SUCCESS ||
+        add_callback(cuda, stream, number) == CUDA_SUCCESS)
+        return;
+    std::lock_guard lock(mutex_);
+    gates_.at(number).reported = true;
+    change(number, &State::passed, true);
+}
+
+CUresult HostFunctions::charge(uint64_t number, bool report, std::vector<wire::EarlyRead> reads) {
+    std::lock_guard lock(mutex_);
+    if (over_) return CUDA_ERROR_INVALID_VALUE;
+    if (gates_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (gates_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
+    if (!book_.take(HostMemory::HOST_FUNCTION)) return CUDA_ERROR_OUT_OF_MEMORY;
+    charged_ += HostMemory::HOST_FUNCTION;
+    State& state = gates_[number];
+    state.shut = !report, state.report = report;
+    state.reads = std::move(reads), state.launches = program_.lease().launches;
+    return CUDA_SUCCESS;
+}
+
+CUresult HostFunctions::add_callback(Driver& cuda, CUstream stream, uint64_t number) {
+    auto gate = std::make_unique<Gate>(Gate{shared_from_this(), number});
+    const CUresult result = cuda.cuStreamAddCallback(stream, on_reached, gate.get(), 0);
+    if (result == CUDA_SUCCESS) gate.release();
     return result;
 }
 
@@ -72,19 +89,23 @@ bool HostFunctions::next(Reached& reached) {
     const auto [number, status] = reached_.front();
     reached_.pop_front();
     State& state = gates_.at(number);
-    reached = {number, status, std::move(state.reads), state.launches};
+    reached = {number, status, std::move(state.reads), state.launches, state.report};
     change(number, &State::reported, true);
     return true;
 }
 
 // What the program has to be told comes with the answer to its own read.
 std::vector<char> HostFunctions::read_early(const Reached& reached) {
-    if (reached.reads.empty() || reached.status != CUDA_SUCCESS) return {};
+    if ((reached.reads.empty() && !reached.report) || reached.status != CUDA_SUCCESS) return {};
     Lease* lease;
     {
         std::lock_guard lock(mutex_);
         if (over_ || program_.has_to_tell()) return {};
         lease = &program_.lease();
+        if (reached.reads.empty()) {
+            if (lease->launches == reached.launches) lease->finished();
+            return {0};  // nothing is said of the default stream
+        }
     }
     std::vector<char> early;
     const CUresult error = lease->early_reads.read(reached.reads, early);

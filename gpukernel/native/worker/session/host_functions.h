@@ -28,11 +28,14 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
     // Puts the gate of function `number` into `stream`; nullptr: the stream does not exist.
     CUresult add_gate(Driver& cuda, const CUstream* stream, uint64_t number,
                       std::vector<wire::EarlyRead> reads);
+    // Has a stream's coming to this place reported, and nothing else, where there is room.
+    void add_report(Driver& cuda, CUstream stream, uint64_t number, std::vector<wire::EarlyRead> reads);
     struct Reached {
         uint64_t number;
         CUresult status;
         std::vector<wire::EarlyRead> reads;
         uint64_t launches;  // of the lease, when the gate was put there
+        bool report;
     };
     // Waits for the next gate that a stream comes to; false where the program is gone.
     bool next(Reached& reached);
@@ -43,11 +46,14 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
 
   private:
     struct Gate;
+    CUresult charge(uint64_t number, bool report, std::vector<wire::EarlyRead> reads);
+    CUresult add_callback(Driver& cuda, CUstream stream, uint64_t number);
     static void CUDA_CB on_reached(CUstream, CUresult status, void* gate);
     void wait_at_gate(uint64_t number, CUresult status);
     // What the worker keeps of a gate, and charges to the lease's book until nothing of it is left.
     struct State {
         bool shut = true, reported = false, passed = false;
+        bool report = false;  // and no function
         std::vector<wire::EarlyRead> reads;
         uint64_t launches = 0;
     };
