@@ -111,6 +111,10 @@ def says(code: str, lines: list[str]) -> None:
         ("r = int(ok(d.cuMemAlloc(4096))); put(1, r + 4092); print(name(d.cuStreamSynchronize(s))); d.cuMemcpyHtoDAsync(r + 4092, h, 8, s); ok(d.cuEventRecord(e, s)); print(query(e), query(e))", "SUCCESS INVALID_VALUE SUCCESS"),
         ("r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemFree(r)); d.cuMemcpyHtoDAsync(r, h, 4, s); print(name(d.cuStreamSynchronize(s)))", "INVALID_VALUE"),
         ("r = int(ok(d.cuMemAlloc(4096))); ok(d.cuMemFreeAsync(r, s)); ok(d.cuStreamSynchronize(s)); d.cuMemcpyHtoDAsync(r, h, 4, s); print(name(d.cuStreamSynchronize(s)))", "INVALID_VALUE"),
+        # Many events that are polled take no more places of a stream than they did.
+        ("add(1, p, s); ok(d.cuEventRecord(e, s)); poll(e); es = [ok(d.cuEventCreate(2)) for _ in range(900)]; hold(s)\nfor one in es: ok(d.cuEventRecord(one, s)); query(one)\nprint(*{query(one) for one in es}); go(); wait(); print(*{query(one) for one in es})", "NOT_READY SUCCESS"),
+        # A library's kernel and its function are one.
+        ("M = d.CUfunction_attribute(8); k = ok(d.cuLibraryGetKernel(ok(d.cuLibraryLoadData(SOURCE + b'\\0', [], [], 0, [], [], 0)), b'add')); g = ok(d.cuKernelGetFunction(k))\nfor one, v in ((g, 60000), (d.CUfunction(int(k)), 1024), (g, 60000)): ok(d.cuFuncSetAttribute(one, M, v)[0:1]); print(ok(d.cuFuncGetAttribute(M, g)))", "60000 1024 60000"),
         ("d.cuMemcpyHtoDAsync(p, h, 4, 12345); print(name(d.cuStreamSynchronize(s)))", "INVALID_HANDLE"),
     ],
 )  # fmt: skip

@@ -17,8 +17,9 @@ std::atomic<int> host_calls_left{0};
 // wait for each other, do not wait for each other's round trips: there are as many in one as there are
 // questions, and JAX has three in a step.
 constexpr int AHEAD = 64;
-// Reports that are to come.  One that the worker had no room for stays among them.
-constexpr int MOST_REPORTS = 1024;
+// Reports that are to come: each takes a place in its stream, of which a device has a thousand or so.  One
+// that the worker had no room for stays among them.
+constexpr int MOST_REPORTS = 64;
 
 // Receives from the worker which stream has come to which function, over a connection of its own: on the
 // program's, an answer might have to wait for that very stream.  That a function has run is told over a

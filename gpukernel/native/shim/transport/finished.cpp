@@ -147,9 +147,10 @@ bool may_answer(Connection& connection) {
            connection.finished.unsure <= connection.finished.told && connection.is_there();
 }
 bool may_answer_poll(Connection& connection) {
-    const auto [of, number] = own_unsure;
-    return connection.deferred_error == CUDA_SUCCESS &&
-           (of != &connection || number <= connection.finished.told) && connection.is_there();
+    const auto [of, number] = own_unsure;  // of one device; what this thread queued on another may be any
+    const uint64_t mine = of == &connection ? number : of ? connection.finished.unsure : 0;
+    return connection.deferred_error == CUDA_SUCCESS && mine <= connection.finished.told &&
+           connection.is_there();
 }
 
 void note_recorded(Connection& connection, CUevent event, uint64_t stream) {

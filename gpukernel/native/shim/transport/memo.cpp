@@ -35,16 +35,32 @@ bool changes_kernels(uint16_t call) {
     }
 }
 
+namespace {
+// Whether a handle of a function is a library's kernel: what is set by it is the function's, which has
+// another.
+bool names_a_kernel(Connection& connection, CUfunction function) {
+    Request request(connection, wire::DriverCall::cuKernelGetFunction);
+    request.put(reinterpret_cast<uint64_t>(function));
+    return request.send() == CUDA_SUCCESS;
+}
+}  // namespace
+
 std::optional<CUresult> foreseen_cuFuncSetAttribute(Connection& connection, CUfunction function,
                                                     CUfunction_attribute attribute, int value) {
     auto& settings = connection.memo.settings;
     const Question which{static_cast<uint16_t>(wire::DriverCall::cuFuncSetAttribute),
                          {reinterpret_cast<uint64_t>(function), static_cast<uint64_t>(attribute)}};
+    bool is_new;
     {
         std::lock_guard lock(connection.mutex);
         const auto found = settings.find(which);
-        if (found != settings.end() && found->second.value == value && connection.alive())
-            return CUDA_SUCCESS;
+        is_new = found == settings.end();
+        if (!is_new && found->second.value == value && connection.alive()) return CUDA_SUCCESS;
+    }
+    if (is_new && names_a_kernel(connection, function)) {
+        std::lock_guard lock(connection.mutex);
+        settings.clear();
+        return std::nullopt;
     }
     Request request(connection, wire::DriverCall::cuFuncSetAttribute);
     if (settings.size() >= Memo::MOST) settings.clear();

@@ -34,8 +34,9 @@ void HostFunctions::add_report(Driver& cuda, CUstream stream, uint64_t number,
         add_callback(cuda, stream, number) == CUDA_SUCCESS)
         return;
     std::lock_guard lock(mutex_);
-    gates_.at(number).reported = true;
+    reached_.emplace_back(number, CUDA_ERROR_INVALID_VALUE);
     change(number, &State::passed, true);
+    changed_.notify_all();
 }
 
 CUresult HostFunctions::charge(uint64_t number, bool report, std::vector<wire::EarlyRead> reads) {
@@ -102,10 +103,7 @@ std::vector<char> HostFunctions::read_early(const Reached& reached) {
         std::lock_guard lock(mutex_);
         if (over_ || program_.has_to_tell()) return {};
         lease = &program_.lease();
-        if (reached.reads.empty()) {
-            if (lease->launches == reached.launches) lease->finished();
-            return {0};  // nothing is said of the default stream
-        }
+        if (reached.reads.empty()) return {0};  // nothing is said of the default stream
     }
     std::vector<char> early;
     const CUresult error = lease->early_reads.read(reached.reads, early);
