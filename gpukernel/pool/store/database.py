@@ -74,7 +74,7 @@ _LOCK_WAIT = "SET lock_timeout = '6s'"
 
 _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _MAY_COMPUTE = sa.text("SET LOCAL idle_in_transaction_session_timeout = '10min'")
-"""What a migration may take between two statements on a slow or busy machine, with many rows."""
+"""The longest pause of a migration between two statements: with many rows on a busy machine it computes for a while."""
 
 _MAY_WAIT = sa.text("SET LOCAL lock_timeout = 0")
 _WAIT_LITTLE = sa.text("SELECT set_config('lock_timeout', '100ms', true)")
