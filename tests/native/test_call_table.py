@@ -116,6 +116,8 @@ def test_the_numbers_on_the_wire_are_those_of_version_4(calls: ModuleType) -> No
         "kernels",
         "profile",
         "launch_in_range",
+        "settle_copies",
+        "report",
     ]
     assert table.number_of("device") == 16
     assert table.number_of("usage") == 30
