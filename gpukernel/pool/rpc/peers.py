@@ -12,6 +12,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -42,6 +43,7 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
     changed, pressed, called = asyncio.Event(), asyncio.Event(), asyncio.Event()
     awaited: set[str] = set()
     options = driver_options(store.engine)
+    teller: psycopg.AsyncConnection[Any] | None = None
 
     def written(leases: Sequence[LeaseChange]) -> None:
         if elsewhere := manager.following.awaited_elsewhere(leases):
@@ -64,6 +66,18 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
                 log.warning("the database does not call: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
+    async def notify(payload: str) -> None:
+        nonlocal teller
+        try:
+            if teller is None:
+                teller = await psycopg.AsyncConnection.connect(**options, autocommit=True)
+                await teller.execute("SET synchronous_commit = off")  # what is notified of is in the log
+            await teller.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+        except psycopg.Error:  # then it costs time
+            if teller is not None:
+                await teller.close()
+                teller = None
+
     async def tell() -> None:
         clock = asyncio.get_running_loop().time
         told = float("-inf")
@@ -78,8 +92,7 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
                 changed.clear()
             awaited.clear()
             pressed.clear()
-            with contextlib.suppress(sa.exc.DBAPIError), store.engine.begin() as db:
-                db.execute(sa.select(sa.func.pg_notify(CHANNEL, payload)))
+            await notify(payload)
 
     async def look() -> None:
         while True:
@@ -88,6 +101,10 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
             with contextlib.suppress(sa.exc.DBAPIError):
                 manager.look()
 
-    async with asyncio.TaskGroup() as tasks:
-        for work in (listen, tell, look):
-            tasks.create_task(work())
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for work in (listen, tell, look):
+                tasks.create_task(work())
+    finally:
+        if teller is not None:
+            await teller.close()
