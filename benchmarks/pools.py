@@ -33,6 +33,13 @@ from gpukernel.pool.store.store import Store
 
 AGENTS = 150
 HEARTBEAT_SECONDS = 2.0
+STOPPING_SECONDS = 0.005
+GRANTS = 600
+WARM = 20  # grants before those that are measured
+REST_SECONDS = 0.05  # after each, in which its worker ends and its memory is free again
+TRIPS = 3
+"""Bare trips to the database and back after each grant, which show what this machine needs for one meanwhile."""
+
 CHANGES = 100
 """Changes that a pool follows: a third each of grants, beginnings and ends."""
 
@@ -95,7 +102,7 @@ def postgresql(slower: int = 0) -> Iterator[str]:
 
 
 class BeatingServer(PromptServer):
-    """A GPU server of `PromptServer`'s, whose agent gives signs of life."""
+    """A GPU server of `PromptServer`'s, whose agent gives signs of life, and whose workers take `STOPPING_SECONDS` to end."""
 
     @staticmethod
     def registration(name: str) -> Registration:
@@ -105,6 +112,11 @@ class BeatingServer(PromptServer):
     def beat(self) -> None:
         """Give one sign of life."""
         self.sessions.heard(self.attachment)
+
+    def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
+        """Say a moment later that the worker has ended, as an agent does: not within the call that has it ended."""
+        stopped = super().stop_worker
+        asyncio.get_running_loop().call_later(STOPPING_SECONDS, stopped, lease_id, device_id, reason)
 
     def close(self, displaced: str = "") -> None:
         """Nothing is to be closed."""
@@ -400,6 +412,11 @@ async def measure() -> list[Table]:
         ["figure", "value", "aim"],
         notes=f"{AGENTS} agents, one heartbeat in {HEARTBEAT_SECONDS:g} s each; rows by PostgreSQL's own count.",
     )
+    granting = Table(
+        "A grant for a client on PostgreSQL",
+        ["pools", "live leases", "median", "p99", "client's processor", "a trip", "its p99", "aim"],
+        notes=f"Acquire to grant, {GRANTS} one after the other, each once the last one is over, the lease on disk; {AGENTS} servers, shared equally among the pools, so that with three two of three grants need another pool. A trip: `SELECT 1` and its answer, by turns with the grants. Load of the machine's {os.cpu_count()} processors before: {os.getloadavg()[0]:.1f}.",
+    )
     alone = Table(
         f"Several pools with {BUDGET:g} of a processor each, beside {LIVE:,} live leases",
         ["pools that work", "grants and releases a second", "÷ one pool", "aim"],
@@ -410,26 +427,35 @@ async def measure() -> list[Table]:
             found = await _following(new_database(address, f"followed{count}"), count)
             followed.rows.append([str(count), *(f"{1000 * each:.1f} ms" for each in found), "≤ 5 ms"])
         await _count_rows(address, beats)
+        for count in (1, 2, 3):
+            name = f"granting{count}"
+            async with running(address, name, count, servers=AGENTS // count, devices=GIVEN) as pools:
+                await _for_a_client(address, pools, 0, granting)
+        await _at_scale(address, alone, granting)
         await _add_rates(address, rates)
-        granted = await _at_scale(address, alone)
     with postgresql(slower=SLOWER_MS) as address:
         await _add_rates(address, rates)
-    return [granted, followed, rates, alone, beats]
+    return [granting, followed, rates, alone, beats]
 
 
-async def _for_a_client(pool: Process, live: int, count: int = 600) -> Table:
-    """Measure acquire to grant on PostgreSQL beside `live` leases, from a client in another process than the pool."""
-    granting = Times()
-    async with PoolClient(pool.address) as client:
-        for number in range(count):
-            with granting:
-                lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
-            await client.release(lease.id)
-    return Table(
-        f"A grant for a client on PostgreSQL beside {live:,} live leases",
-        ["median", "p99", "client's processor", "aim"],
-        [[*granting.figures(), "p99 ≤ 25 ms"]],
-        notes=f"Acquire to grant, {count} one after the other, the lease on disk; the other pools follow. Load of the machine's {os.cpu_count()} processors after: {os.getloadavg()[0]:.1f}.",
+async def _for_a_client(address: str, pools: list[Process], live: int, granting: Table) -> None:
+    """Measure acquire to grant beside `live` leases, from a client in another process than the pools; between two grants a bare trip to the database and back."""
+    import psycopg
+
+    grants, trips = Times(), Times()
+    with psycopg.connect(address.replace("DATABASE", "postgres"), autocommit=True) as db:
+        async with PoolClient(pools[0].address) as client:
+            for number in range(WARM + GRANTS):
+                counted = number >= WARM
+                with grants if counted else contextlib.nullcontext():
+                    lease = await client.acquire_now(f"out {number}", SLICE, HOLDER)
+                await client.release(lease.id)
+                await asyncio.sleep(REST_SECONDS)
+                for _ in range(TRIPS if counted else 0):
+                    with trips:
+                        db.execute("SELECT 1")
+    granting.rows.append(
+        [str(len(pools)), f"{live:,}", *grants.figures(), *trips.figures()[:2], "p99 ≤ 25 ms"]
     )
 
 
@@ -443,11 +469,11 @@ async def _add_rates(address: str, rates: Table) -> None:
         rates.rows.append([flush, str(count), f"{together:.0f}", f"{each:.0f}", f"{together / each:.1f}"])
 
 
-async def _at_scale(address: str, alone: Table) -> Table:
-    """Measure three pools on one database beside `LIVE` leases, of which one, two and three work with their own share of the processors; return a client's grants."""
+async def _at_scale(address: str, alone: Table, granting: Table) -> None:
+    """Measure a client's grants beside `LIVE` leases of three pools, and then one, two and three of them at work with their own share of the processors."""
     async with running(address, "scale", 3, servers=AGENTS // 3, devices=GIVEN) as pools:
         held = sum(await asyncio.gather(*(pool.ask(f"hold {LIVE // 3}") for pool in pools)))
-        granted = await _for_a_client(pools[0], round(held))
+        await _for_a_client(address, pools, round(held), granting)
         rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
         try:
             with budgets(len(pools), BUDGET) as groups:
@@ -460,12 +486,11 @@ async def _at_scale(address: str, alone: Table) -> Table:
                     (groups[0].parents[1] / "cgroup.procs").write_text(str(pool.pid))
         except OSError as error:
             alone.rows.append(["—", f"no group may be made here: {error.strerror}", "", ""])
-            return granted
+            return
     one = statistics.median(rates[1])
     for count, found in rates.items():
         rate = statistics.median(found)
         alone.rows.append([str(count), f"{rate:.0f}", f"{rate / one:.2f}", "≥ 2" if count == 3 else ""])
-    return granted
 
 
 async def _count_rows(address: str, beats: Table) -> None:
