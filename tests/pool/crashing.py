@@ -46,7 +46,7 @@ from gpukernel.pool.leases.placed_leases import PlacedLeases
 from gpukernel.pool.rpc.administration import AdministrationService
 from gpukernel.pool.rpc.hub import HubService
 from gpukernel.pool.rpc.reservations import ReservationsService
-from gpukernel.pool.store import schema
+from gpukernel.pool.store import database, schema
 from gpukernel.pool.store.database import open_database
 from gpukernel.pool.store.store import Store
 from tests.pool.books import check_books, check_placements
@@ -483,18 +483,29 @@ def run_story(
 ) -> None:
     """A chapter; this process kills itself at commit number `at`."""
     commits = 0
+
+    def counting(commit: Callable[..., None]) -> Callable[..., None]:
+        def counted(*arguments: Any) -> None:
+            nonlocal commits
+            commits += 1
+            if commits == at and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            commit(*arguments)
+            if commits == at and after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        return counted
+
+    def in_a_transaction(dialect: Any, connection: Any) -> None:
+        driver = getattr(connection, "dbapi_connection", connection)
+        # What `compiled_sql.commit` has committed together with other statements was counted there.
+        over = hasattr(driver, "pgconn") and not driver.pgconn.transaction_status
+        (commit if over else counted_commit)(dialect, connection)
+
     commit = DefaultDialect.do_commit
-
-    def counted(self: Any, connection: Any) -> None:
-        nonlocal commits
-        commits += 1
-        if commits == at and not after:
-            os.kill(os.getpid(), signal.SIGKILL)
-        commit(self, connection)
-        if commits == at and after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    DefaultDialect.do_commit = counted  # type: ignore[method-assign]
+    counted_commit = counting(commit)
+    DefaultDialect.do_commit = in_a_transaction  # type: ignore[method-assign]
+    database.commit = counting(database.commit)  # type: ignore[attr-defined]
     resizes.RESIZE_SECONDS = 300.0  # a machine that is busy is no reason for a refusal
 
     async def within() -> None:

@@ -32,8 +32,25 @@ class Written:
 
         monkeypatch.setattr(CompiledSql, "_execute", counted)
         sa.event.listen(world.store.engine, "after_cursor_execute", after)
+        self._queued: list[Any] = []  # cursors, which know their rows once all that went together is over
+        if world.store.shared:
+            self._count_queued(monkeypatch)
+
+    def _count_queued(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        import psycopg
+
+        execute = psycopg.Connection.execute
+
+        def queued(connection: Any, statement: str, *arguments: Any) -> Any:
+            cursor = execute(connection, statement, *arguments)
+            if str(statement).split()[0].upper() in ("INSERT", "UPDATE", "DELETE"):
+                self._queued.append(cursor)
+            return cursor
+
+        monkeypatch.setattr(psycopg.Connection, "execute", queued)
 
     def since(self) -> int:
         """Return the rows that were changed since the last call."""
-        rows, self.rows = self.rows, 0
+        rows, self.rows = self.rows + sum(cursor.rowcount for cursor in self._queued), 0
+        self._queued.clear()
         return rows

@@ -10,7 +10,7 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -75,8 +75,8 @@ class Permission:
         """Return whether the caller may make the call at all."""
         return self.of(caller) is not Reach.NONE or (caller.is_person and self.instructor is not Reach.NONE)
 
-    def covers(self, caller: Caller, holder: Holder, policy: Policy) -> bool:
-        """Return whether the caller reaches with this call what belongs to `holder`."""
+    def covers(self, caller: Caller, holder: Holder, policy: Policy | Callable[[], Policy]) -> bool:
+        """Return whether the caller reaches with this call what belongs to `holder`; `policy` may read it where that takes a trip."""
         reach = self.of(caller)
         if reach is Reach.ALL:
             return True
@@ -84,7 +84,9 @@ class Permission:
             return False
         if reach is Reach.OWN and holder.person == caller.name:
             return True
-        return self.instructor is Reach.COURSE and caller.instructs(holder.course, policy)
+        if self.instructor is not Reach.COURSE:
+            return False
+        return caller.instructs(holder.course, policy() if callable(policy) else policy)
 
     def refusal(self, caller: Caller) -> str:
         """Return the sentence for a caller whom the call is not for."""

@@ -162,7 +162,7 @@ class AgentSessions:
     def _never_ordered(self, lease: Lease, piece: Slice) -> bool:
         """Return whether the order to start a worker has reached no agent, by what agents confirm."""
         starts = lease.state == "starting" and not piece.endpoints
-        return starts and piece.server in self._store.leases.unconfirmed(lease.id)
+        return starts and piece.server in self._store.leases.unconfirmed([lease.id]).get(lease.id, ())
 
     def confined(self, server: str, rungs: Iterable[Rung]) -> None:
         """Record what confines the workers of a server."""
@@ -229,8 +229,7 @@ class AgentSessions:
 
     def _is_there(self, server: str, lease_id: str) -> bool:
         """Return whether a lease has a slice on `server`: nothing that its agent says counts for any other one."""
-        lease = self._store.leases.get(lease_id)
-        return lease is not None and any(piece.server == server for piece in lease.slices)
+        return self._store.leases.is_on_server(lease_id, server)
 
     def _piece(self, server: str, lease_id: str, device_id: str) -> Slice | None:
         """Return the slice of a lease on a device of `server`, where it has one."""

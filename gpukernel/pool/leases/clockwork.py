@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 
 TURNS_OF_A_CALL = 12
 
+REST_SECONDS = 0.01
+"""Seconds between two parts of a second's work, in which a call may come to its end: it waits for one of them at most."""
+
 
 async def run_clock(manager: LeaseManager, every: float = 1.0) -> None:
     """Have `manager` tick until cancelled; a database that is away comes back, and the clock goes on until then."""
@@ -27,7 +30,8 @@ async def run_clock(manager: LeaseManager, every: float = 1.0) -> None:
         try:
             if manager.store.leases.expired(manager.steady()):
                 await _receive_pending()
-            manager.tick()
+            for _ in manager.parts_of_tick():
+                await asyncio.sleep(REST_SECONDS)
             manager.outages.answered()
         except sa.exc.DBAPIError as error:
             if is_away(error):

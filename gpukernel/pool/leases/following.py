@@ -112,8 +112,7 @@ class Following:
             self._store.servers.agents.check(db, self._pool)
         self._serve_calls(self._waiters.keys())
         self._waiters.leases_changed()
-        for server in servers:
-            self._order(self._store.leases.on_server(server, unsettled=True))
+        self._order(self._store.leases.unsettled_on(servers))
         self._orders.send_caps()
         self._resizes.all_changed()
         self._keepalive.check()
@@ -150,7 +149,8 @@ class Following:
                 self._serve(key, lease_id)
 
     def _order(self, pieces: Iterable[tuple[Lease, Slice]]) -> None:
-        for lease, piece in pieces:
+        # Who waits for a worker goes before who has done with one.
+        for lease, piece in sorted(pieces, key=lambda one: one[0].state != "starting"):
             if lease.state == "starting" and not piece.endpoints:
                 self._orders.start(lease, [piece])
             elif lease.state == "ending" and not self._orders.is_stopped(lease, piece):

@@ -21,7 +21,7 @@ import asyncio
 import functools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import astuple, replace
 
 from gpukernel.common.errors import Refused
@@ -256,13 +256,13 @@ class LeaseManager:
                 waiter = self.waiters.queued(grant.key)
                 traced = waiter is not None and waiter.traceparent
                 fresh.append(replace(grant.fresh, traceparent=traced) if traced else grant.fresh)
-            self._serve(grant.key, grant.lease_id)
+            self._serve(grant.key, grant.lease_id, grant.fresh)
         for lease in fresh:
             self.orders.start(lease, lease.slices)
 
-    def _serve(self, key: str, lease_id: str) -> None:
+    def _serve(self, key: str, lease_id: str, lease: Lease | None = None) -> None:
         """Give a lease to the call that waits for `key` here, and expect its servers to confirm that they start it."""
-        if self.waiters.serve(key, lease_id):
+        if self.waiters.serve(key, lease_id, lease):
             self.watch.started(lease_id)
 
     def renew(self, lease_id: str) -> Lease | None:
@@ -460,6 +460,11 @@ class LeaseManager:
 
     def tick(self) -> None:
         """Do what only the clock brings: renewals, expiry, limits, servers that stay away, and the queue."""
+        for _ in self.parts_of_tick():
+            pass
+
+    def parts_of_tick(self) -> Iterator[None]:
+        """Do what `tick` does in parts, between which calls may be answered: none of them keeps a call waiting for long."""
         with self.store.transaction(awaited=False):
             self.store.clock.follow()
             steady = self.steady()
@@ -468,12 +473,16 @@ class LeaseManager:
         self.keepalive.renew(steady)
         if self.store.shared:
             self.store.servers.mark_unseen_away(steady - POOL_GRACE, steady)
-        if self.watch.look(steady):
+        yield
+        if self.watch.look(self.steady()):
             self.places_changed()
-        self._expiry.check(steady)
+        yield
+        self._expiry.check(self.steady())
+        yield
         if self._queue.known():
-            self._queue.keep_alive(self.waiters.keys(), steady)
+            self._queue.keep_alive(self.waiters.keys(), self.steady())
         self._expiry.make_room_for_reservations(self.now())
+        yield
         self.look()
         self.schedule()
         if self.store.shared:

@@ -106,13 +106,12 @@ class ServerWatch:
         self._starts[lease_id] = self._store.clock.steady() + START_SECONDS
 
     def _check_starts(self, steady: float) -> None:
-        for lease_id, until in list(self._starts.items()):
-            if steady < until:
-                continue
+        due = [lease_id for lease_id, until in self._starts.items() if until <= steady]
+        for lease_id in due:
             del self._starts[lease_id]
-            if servers := self._store.leases.unconfirmed(lease_id):
-                self._unconfirmed[lease_id] = tuple(servers)
-                self._end(lease_id, not_confirmed(servers))
+        for lease_id, servers in self._store.leases.unconfirmed(due).items():
+            self._unconfirmed[lease_id] = tuple(servers)
+            self._end(lease_id, not_confirmed(servers))
 
     def try_elsewhere(self, lease_id: str, key: str, request: SliceRequest) -> str | None:
         """Have the request of a lease that could not start get none of the servers that are to blame.

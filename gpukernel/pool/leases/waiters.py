@@ -73,12 +73,12 @@ class Waiters:
             return True
         return False
 
-    def serve(self, key: str, lease_id: str) -> bool:
-        """Give this lease to the call that waits for `key` here; return whether one does."""
+    def serve(self, key: str, lease_id: str, lease: Lease | None = None) -> bool:
+        """Give this lease to the call that waits for `key` here, which reads it unless it is given; return whether one does."""
         if (waiter := self._queued.pop(key, None)) is not None:
             if (older := self._starting.get(lease_id)) is not None:
                 older.replace()
-            waiter.lease_id = lease_id
+            waiter.lease_id, waiter.lease = lease_id, lease
             self._starting[lease_id] = waiter
             waiter.changed.set()
             return True

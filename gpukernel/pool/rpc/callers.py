@@ -66,7 +66,7 @@ class Access:
     permission: Permission
     context: Context
 
-    def covers(self, holder: Holder, policy: Policy) -> bool:
+    def covers(self, holder: Holder, policy: Policy | Callable[[], Policy]) -> bool:
         """Return whether the call reaches what belongs to `holder`."""
         return self.permission.covers(self.caller, holder, policy)
 

@@ -56,7 +56,7 @@ class PoolService(rpc.PoolServicer):
             return
         # To a server's token its person's other courses are others: it neither takes a lease of theirs nor ends who waits there.
         known = self._manager.holder_of(request.key) if caller.course else None
-        if known is not None and not access.covers(known, self._manager.policy()):
+        if known is not None and not access.covers(known, self._manager.policy):
             yield pb.AcquireEvent(refused=messages.refused_to(Refused("invalid", KEY_IN_USE)))
             return
         about = rpc_attributes("gpukernel.v1.Pool", "Acquire") | {"gpukernel.course": holder.course}
@@ -84,9 +84,8 @@ class PoolService(rpc.PoolServicer):
             async for event in places:
                 if isinstance(event, Lease):
                     call.attribute("gpukernel.lease.id", event.id)
-                    if not access.covers(
-                        event.holder, self._manager.policy()
-                    ):  # it was given to another in between, by another pool
+                    if not access.covers(event.holder, self._manager.policy):
+                        # It was given to another in between, by another pool.
                         raise Refused("invalid", KEY_IN_USE)
                     yield pb.AcquireEvent(granted=messages.lease_to(event, with_secret=True))
                 else:
@@ -135,7 +134,7 @@ class PoolService(rpc.PoolServicer):
     async def _lease(self, lease_id: str, access: Access) -> Lease:
         """Return a lease that the call reaches; end the call where the lease is not known or not the caller's."""
         lease = self._manager.lease(lease_id)
-        if lease is None or not access.covers(lease.holder, self._manager.policy()):
+        if lease is None or not access.covers(lease.holder, self._manager.policy):
             await refuse(
                 access.context,
                 grpc.StatusCode.NOT_FOUND,
@@ -174,7 +173,7 @@ class PoolService(rpc.PoolServicer):
                         if number % PAGE == 0:
                             await asyncio.sleep(0)  # the decisions of others come between
                         lease = self._manager.lease(lease_id)
-                        if lease is not None and access.covers(lease.holder, self._manager.policy()):
+                        if lease is not None and access.covers(lease.holder, self._manager.policy):
                             held.add(lease_id)
                             self._manager.keepalive.hold(lease, events.put_nowait, self._manager.steady())
                         events.put_nowait(lease_id)

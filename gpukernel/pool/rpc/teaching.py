@@ -112,7 +112,7 @@ class TeachingService(rpc.TeachingServicer):
     async def SendMessage(self, request: pb.MessageToHolder, access: Access) -> pb.MessageSent:
         """Show a message to those who hold slices for the course."""
         caller, lease = access.caller, self._manager.lease(request.lease_id)
-        if lease is None or not access.covers(lease.holder, self._store.policy.current()):
+        if lease is None or not access.covers(lease.holder, self._store.policy.current):
             await refuse(
                 access.context,
                 grpc.StatusCode.NOT_FOUND,
@@ -138,7 +138,7 @@ class TeachingService(rpc.TeachingServicer):
     async def MoveRequest(self, request: pb.RequestMove, access: Access) -> pb.RequestMoved:
         """Move a request within the course's queue."""
         caller, waiting = access.caller, {w.key: w for w in self._manager.waiting()}.get(request.key)
-        if waiting is None or not access.covers(waiting.holder, self._store.policy.current()):
+        if waiting is None or not access.covers(waiting.holder, self._store.policy.current):
             await refuse(
                 access.context, grpc.StatusCode.NOT_FOUND, say("No such request waits in a course of yours.")
             )

@@ -320,7 +320,7 @@ class RequestQueue:
 
         Those whose request does not wait any more are let off.  While nobody holds its call, it is waited for.
         """
-        with self._store.transaction() as db:
+        with self._store.reading() as db:
             if not giving_way.told(db):
                 return []
         due = []

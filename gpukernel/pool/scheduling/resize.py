@@ -27,6 +27,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.domain.quota import Claim, Standing, never, refusal
 from gpukernel.pool.store import quota_usage
+from gpukernel.pool.store.compiled_sql import send_queued
 from gpukernel.pool.store.schema import devices, leases, servers, slices
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import open_span
@@ -221,6 +222,7 @@ def _promise_more(
                 .values(promised_bytes=devices.c.promised_bytes + grown)
             )
         quota_usage.charge(db, policy, whose, claim.share, claim.memory, now, leases=0, priority=row.priority)
+        send_queued(db)
     except IntegrityError as error:
         raise Refused("failed", f"The pool's books do not agree: {error.orig}.") from None
     _write_size(db, row.id, new_share, row.memory_bytes + claim.memory, now)

@@ -62,9 +62,9 @@ def own_bytes(placed: Placement, *, ceiling: bool) -> int:
 
 
 def promise(db: sa.Connection, placed: Sequence[Placement], within: str) -> None:
-    """Promise the memory of devices, or lend that of a ceiling; raises `IntegrityError` where there is not enough."""
+    """Promise the memory of devices, or lend that of a ceiling; raises `IntegrityError` where there is not enough, or the next statement does."""
     if not within:
-        PROMISE.each(db, [{"device": p.device.id, "size": p.memory_bytes} for p in placed])
+        PROMISE.soon(db, *({"device": p.device.id, "size": p.memory_bytes} for p in placed))
         return
     for p in placed:
         if _LEND.run(db, ceiling=within, device=p.device.id, size=p.memory_bytes) != 1:
@@ -76,12 +76,12 @@ def promise(db: sa.Connection, placed: Sequence[Placement], within: str) -> None
 def free(db: sa.Connection, lease_id: str, device_id: str, gone: Any) -> None:
     """Free what a slice had whose worker is dead; `gone` is its row."""
     if gone.lent_by:
-        _LEND.run(db, ceiling=gone.lent_by, device=device_id, size=-gone.memory_bytes)
+        _LEND.soon(db, {"ceiling": gone.lent_by, "device": device_id, "size": -gone.memory_bytes})
         return
     # What workers inside still have is theirs from now on.
-    _LEAVE.run(db, ceiling=lease_id, device=device_id)
+    _LEAVE.soon(db, {"ceiling": lease_id, "device": device_id})
     size = gone.memory_bytes + gone.reserve_bytes - gone.lent_bytes
-    PROMISE.run(db, device=device_id, size=-size)
+    PROMISE.soon(db, {"device": device_id, "size": -size})
 
 
 def new_slice(placed: Placement, *, ceiling: bool = False) -> Slice:

@@ -154,7 +154,8 @@ class ChangeLog:
             for c in dict.fromkeys(self._leases)
         ]
         what = [leases, list(self._servers), self._everything]
-        _ADD.run(db, us=self.pool, what=json.dumps(what, ensure_ascii=False, separators=(",", ":")))
+        entry = json.dumps(what, ensure_ascii=False, separators=(",", ":"))
+        _ADD.soon(db, {"us": self.pool, "what": entry})
         self._is_written = True
 
     def committed(self) -> None:

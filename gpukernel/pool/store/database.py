@@ -27,7 +27,14 @@ from gpukernel.common.errors import PoolError
 from gpukernel.pool.store.changes import ChangeLog
 from gpukernel.pool.store.clock import Clock, boot_identity
 from gpukernel.pool.store.commits import Commits
-from gpukernel.pool.store.compiled_sql import WROTE, CompiledSql
+from gpukernel.pool.store.compiled_sql import (
+    WROTE,
+    CompiledSql,
+    begin_later,
+    commit,
+    forget_queued,
+    send_queued,
+)
 from gpukernel.pool.store.counters import Counters
 from gpukernel.pool.store.schema import ledger
 
@@ -227,6 +234,7 @@ def _sqlite_settings(connection: Any, _: object) -> None:
 
 
 def _note_writing(connection: sa.Connection, _: object, statement: str, *__: object) -> None:
+    send_queued(connection)
     if not statement.startswith("SELECT"):
         connection.info[WROTE] = True
 
@@ -294,6 +302,7 @@ class Database:
         # much as executing compiled SQL.
         self._db = self.engine.connect()
         self._under_way = False  # a transaction on it
+        self._reads = False  # without one
         self._driver: object = None  # the driver's connection behind it
         self._awaited = False
         self.decides = False
@@ -353,12 +362,18 @@ class Database:
                 self._connected()
             with self._db.begin():
                 self._under_way, self._awaited = True, False
+                if self.shared:
+                    begin_later(self._db)
                 try:
                     yield self._db
                     self.changes.write(self._db)
                     awaited = self._awaited or (awaited and self._db.info.get(WROTE, False))
+                    if self.shared:
+                        commit(self._db)
                 finally:
                     self._under_way = self.decides = False
+                    if not self._db.invalidated:
+                        forget_queued(self._db)
         except BaseException:
             self.changes.rolled_back()
             raise
@@ -366,10 +381,28 @@ class Database:
             self.commits.made()
         self.changes.committed()
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """Join the transaction under way; else read without one on PostgreSQL, where each of its statements would see a state of its own, too."""
+        if self._under_way or not self.shared:
+            with self.transaction() as db:
+                yield db
+        elif self._reads:
+            yield self._db
+        else:
+            self._connected()
+            with self._db.begin():  # of SQLAlchemy alone
+                self._reads = True
+                try:
+                    yield self._db
+                finally:
+                    self._reads = False
+
     def _connected(self) -> None:
         """See that there is a connection to PostgreSQL, before a transaction; through a new one, begin anew."""
-        driver = self._db.connection.dbapi_connection
+        driver: Any = self._db.connection.dbapi_connection
         if driver is not self._driver or self.commits.broken:
+            driver.autocommit = True  # transactions begin with `begin_later`
             with self._db.begin():
                 self._db.exec_driver_sql("SET SESSION synchronous_commit = off")
             self.commits.renewed()

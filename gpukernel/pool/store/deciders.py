@@ -184,7 +184,7 @@ class Deciders:
 
     def hand_over(self, who: str, now: float) -> list[str]:
         """Give devices that waited for that to their next deciders where no worker lives there any more; return their labels."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             if _TO_HAND_OVER.first(db) is None:
                 return []
         given = []
@@ -234,14 +234,14 @@ class Deciders:
 
     def last(self, engine: str, key: str) -> str:
         """Return the id of the lease of an engine's key that lives or ends; empty where there is none."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             row = _LAST_OF_KEY.first(db, engine=engine, key=key)
         return "" if row is None else str(row.id)
 
     def leases(self, engine: str, key: str = "", db: sa.Connection | None = None) -> list[Lease]:
         """Return the leases that an engine has placed and that are not over, oldest first; of one key, or all."""
         if db is None:
-            with self._database.transaction() as db:
+            with self._database.reading() as db:
                 return self.leases(engine, key, db)
         if key:
             check_key(key)

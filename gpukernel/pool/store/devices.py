@@ -144,13 +144,13 @@ class Devices:
             .where(sa.or_(servers.c.forgotten.is_(None), servers.c.forgotten.is_(False)))
             .order_by(devices.c.server, devices.c.index)
         )
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [device_of(row, row.leases, trouble_of(row)) for row in db.execute(query)]
 
     def classes(self, db: sa.Connection | None = None, version: int | None = None) -> list[DeviceClass]:
         """Return the kinds of available devices, from memory unless devices came or went."""
         if db is None:
-            with self._database.transaction() as db:
+            with self._database.reading() as db:
                 return self.classes(db)
         if version is None:
             version = self._database.versions(db).devices_version
@@ -208,7 +208,7 @@ class Devices:
     def announced(self, db: sa.Connection | None, steady: float) -> list[DeviceClass]:
         """Return the kinds of devices that supplies bring when somebody waits, each with the most of them that one lease may have."""
         if db is None:
-            with self._database.transaction() as db:
+            with self._database.reading() as db:
                 return self.announced(db, steady)
         most: dict[tuple[str, int], int] = {}
         for row in _ANNOUNCED.rows(db):
@@ -244,7 +244,7 @@ class Devices:
     def places(self, db: sa.Connection | None = None, version: int | None = None) -> Places:
         """Return the machines that allow direct mode and the servers, from memory unless devices or servers came or went."""
         if db is None:
-            with self._database.transaction() as db:
+            with self._database.reading() as db:
                 return self.places(db)
         if version is None:
             version = self._database.versions(db).devices_version
@@ -299,7 +299,7 @@ class Devices:
 
     def most_free(self, kinds: Iterable[DeviceClass], machine: Machine | None = None) -> int:
         """Return the bytes that are free on the emptiest device of these kinds, of one machine or of the pool."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             if machine is not None:
                 found = self.on_machine(db, machine, kinds)
             else:

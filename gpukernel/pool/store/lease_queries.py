@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.model import Holder, Lease, Slice, Usage
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.compiled_sql import CompiledSql, rows_of
 from gpukernel.pool.store.schema import (
     ENDING,
     IN_USE,
@@ -235,12 +235,20 @@ class LeaseSelection:
 
     def read(self, db: sa.Connection, steady: float, **values: Any) -> list[Lease]:
         """Return them as of a steady time; `values` are the condition's parameters."""
+        return self.read_beside(db, steady, **values)[0]
+
+    def read_beside(
+        self, db: sa.Connection, steady: float, *others: CompiledSql, **values: Any
+    ) -> tuple[list[Lease], list[list[Any]]]:
+        """Return them, and in the same trip what other queries find with the same parameters."""
+        queries = self._parts, self._leases, *others
+        parts, rows, *found = rows_of(db, *((query, values) for query in queries))
         pieces: dict[str, list[Slice]] = {}
-        for part in self._parts.rows(db, **values):
+        for part in parts:
             pieces.setdefault(part.lease_id, []).append(slice_of(part, steady))
         # Sorted here: in its order SQLite would read all leases that ever were.
-        rows = sorted(self._leases.rows(db, **values), key=lambda row: row.epoch)
-        return [lease_of(row, pieces.get(row.id, ())) for row in rows]
+        rows.sort(key=lambda row: row.epoch)
+        return [lease_of(row, pieces.get(row.id, ())) for row in rows], found
 
 
 LIVING_ON_SERVER = CompiledSql(
@@ -253,6 +261,15 @@ LIVING_ON_SERVER = CompiledSql(
 NOT_OVER = LeaseSelection(NOT_ENDED)
 _BY_ID: sa.BindParameter[Any] = sa.bindparam("ids", expanding=True)
 LEASES_BY_ID = LeaseSelection(leases.c.id.in_(_BY_ID))
+UNCONFIRMED = CompiledSql(
+    sa.select(slices.c.lease_id, devices.c.server)
+    .distinct()
+    .join(devices, devices.c.id == slices.c.device_id)
+    .join(leases, leases.c.id == slices.c.lease_id)
+    .join(servers, servers.c.name == devices.c.server)
+    .where(leases.c.id.in_(_BY_ID), STARTING, slices.c.confirmed.is_(False), servers.c.instance != "")
+    .order_by(devices.c.server)
+)
 DEAD_WORKERS = CompiledSql(
     sa.select(slices.c.lease_id, slices.c.device_id).where(
         slices.c.lease_id.in_(_BY_ID), slices.c.worker == sa.literal("gone", literal_execute=True)
@@ -273,9 +290,12 @@ _HERE = (
 )
 SLICES_ON_SERVER = CompiledSql(_HERE)
 LEASES_ON_SERVER = LeaseSelection(leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
-UNSETTLED_ON_SERVER = LeaseSelection(
-    sa.and_(sa.or_(STARTING, ENDING), leases.c.id.in_(_HERE.with_only_columns(slices.c.lease_id)))
+SLICE_THERE = CompiledSql(
+    sa.select(slices.c.device_id)
+    .join(devices, devices.c.id == slices.c.device_id)
+    .where(slices.c.lease_id == sa.bindparam("lease"), devices.c.server == sa.bindparam("server"))
 )
+UNSETTLED = CompiledSql(sa.select(leases.c.id).where(NOT_ENDED, sa.or_(STARTING, ENDING)))
 
 
 def ends_on(

@@ -26,6 +26,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.placement import Placement
 from gpukernel.pool.store import ceilings, quota_usage
 from gpukernel.pool.store import lease_queries as queries
+from gpukernel.pool.store.compiled_sql import rows_of, send_queued
 from gpukernel.pool.store.database import Conflict, Database
 from gpukernel.pool.store.policy import StoredPolicy
 from gpukernel.pool.store.schema import (
@@ -33,10 +34,8 @@ from gpukernel.pool.store.schema import (
     IN_USE,
     LIVING,
     PLACED_BY_POOL,
-    STARTING,
     devices,
     leases,
-    servers,
     slices,
     usage_log,
 )
@@ -135,11 +134,12 @@ class Leases:
                 "within": within,
                 "priority": priority,
             }
-            queries.NEW_LEASE.run(db, **values)
+            queries.NEW_LEASE.soon(db, values)
             rows = ceilings.slice_rows(lease_id, made, within, decided_by)
-            queries.NEW_SLICE.each(db, rows)
+            queries.NEW_SLICE.soon(db, *rows)
             first_span(db, lease_id, share, memory, now)
             self._database.changes.lease("granted", lease_id, key, [p.device.server for p in placed])
+            send_queued(db)
         except IntegrityError as error:
             raise Conflict(error) from None
         return Lease(
@@ -171,7 +171,8 @@ class Leases:
         Returns the lease, or None where there is no such slice.
         """
         with self._database.deciding(awaited=False) as (db, _):
-            queries.WORKER_READY.run(db, lease=lease_id, device=device_id, where=" ".join(endpoints))
+            ready = {"lease": lease_id, "device": device_id, "where": " ".join(endpoints)}
+            queries.WORKER_READY.soon(db, ready)
             if queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=steady):
                 self._database.changes.lease("live", lease_id)
             return self._one(lease_id, db)
@@ -230,7 +231,7 @@ class Leases:
 
     def inside(self, lease_id: str) -> list[str]:
         """Return the ids of leases inside of a ceiling that are not over."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.id for row in ceilings.INSIDE.rows(db, ceiling=lease_id)]
 
     def refund_ending(self, now: float) -> None:
@@ -242,12 +243,12 @@ class Leases:
 
     def living_on(self, server: str) -> list[str]:
         """Return the ids of leases that have slices on a server and do not end already."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.id for row in queries.LIVING_ON_SERVER.rows(db, server=server)]
 
     def workers_on(self, server: str) -> set[tuple[str, str]]:
         """Return the workers on a server that are not known to be dead, by lease and device."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return {(row.lease_id, row.device_id) for row in queries.SLICES_ON_SERVER.rows(db, server=server)}
 
     # --- starts and fences ---
@@ -255,26 +256,23 @@ class Leases:
     def confirm(self, lease_id: str, device_id: str) -> None:
         """Record that a server has the order to start a worker."""
         with self._database.transaction(awaited=False) as db:
-            queries.CONFIRM.run(db, lease=lease_id, device=device_id)
+            queries.CONFIRM.soon(db, {"lease": lease_id, "device": device_id})
 
-    def unconfirmed(self, lease_id: str) -> list[str]:
-        """Return the servers that have not confirmed that they start a lease's workers, as their agents would."""
-        query = (
-            sa.select(devices.c.server)
-            .distinct()
-            .join(slices, slices.c.device_id == devices.c.id)
-            .join(leases, leases.c.id == slices.c.lease_id)
-            .join(servers, servers.c.name == devices.c.server)
-            .where(leases.c.id == lease_id, STARTING, slices.c.confirmed.is_(False), servers.c.instance != "")
-            .order_by(devices.c.server)
-        )
-        with self._database.reader.connect() as db:
-            return list(db.execute(query).scalars())
+    def unconfirmed(self, lease_ids: Iterable[str]) -> dict[str, list[str]]:
+        """Return the servers that have not confirmed that they start a lease's workers, as their agents would, of those that have some."""
+        ids, found = list(lease_ids), dict[str, list[str]]()
+        if not ids:
+            return found
+        with self._database.reading() as db:
+            for first in range(0, len(ids), MOST_IN_A_LIST):
+                for row in queries.UNCONFIRMED.rows(db, ids=ids[first : first + MOST_IN_A_LIST]):
+                    found.setdefault(row.lease_id, []).append(row.server)
+        return found
 
     def fence(self, lease_id: str, device_id: str, until: float | None) -> None:
         """Keep a worker's memory from everybody until a steady time, since its server's agent does not know it; None: it does again."""
         with self._database.transaction() as db:
-            queries.FENCE.run(db, lease=lease_id, device=device_id, until=until)
+            queries.FENCE.soon(db, {"lease": lease_id, "device": device_id, "until": until})
 
     def fenced_on(self, server: str) -> set[tuple[str, str]]:
         """Return the slices on a server, by lease and device, whose workers its agent does not know."""
@@ -288,7 +286,7 @@ class Leases:
 
     def fences_over(self, steady: float) -> list[tuple[str, str, str]]:
         """Return lease, device and server of the workers that cannot live any more, since their fences are over."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [
                 (row.lease_id, row.device_id, row.server)
                 for row in queries.FENCES_OVER.rows(db, steady=steady)
@@ -297,12 +295,14 @@ class Leases:
     def renew(self, lease_ids: Iterable[str], steady: float) -> None:
         """Renew these leases; those that are ending stay so."""
         with self._database.transaction(awaited=False) as db:
-            queries.RENEW.each(db, [{"lease": lease_id, "now": steady} for lease_id in lease_ids])
+            queries.RENEW.soon(db, *({"lease": lease_id, "now": steady} for lease_id in lease_ids))
 
     def renew_due(self, lease_ids: Iterable[str], steady: float) -> None:
         """Renew those of these leases whose time to live is half over."""
         with self._database.transaction(awaited=False) as db:
-            queries.RENEW_DUE.each(db, [{"lease": lease_id, "now": steady} for lease_id in sorted(lease_ids)])
+            queries.RENEW_DUE.soon(
+                db, *({"lease": lease_id, "now": steady} for lease_id in sorted(lease_ids))
+            )
 
     def renew_all(self, steady: float) -> None:
         """Renew every lease, when a pool starts."""
@@ -336,7 +336,7 @@ class Leases:
 
     def ending_soon(self, steady: float, within: float) -> list[tuple[str, float, float, str]]:
         """Return the leases whose longest time is over in `within` seconds: id, end, the whole time, and notice."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             found = queries.ENDING_SOON.rows(db, by=steady + within)
             return [(row.id, row.until, row.span, row.notice) for row in found]
 
@@ -380,14 +380,14 @@ class Leases:
 
         Those on servers that are away are left out: nobody knows what their programs do.
         """
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [
                 (row.id, row.idle, row.idle_limit, row.notice) for row in queries.IDLE.rows(db, now=steady)
             ]
 
     def expired(self, steady: float) -> list[str]:
         """Return the leases that were not renewed within their time to live."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.id for row in queries.EXPIRED.rows(db, now=steady)]
 
     def record_usage(self, usage: Mapping[tuple[str, str], tuple[Usage, float | None]]) -> None:
@@ -404,26 +404,25 @@ class Leases:
                 }
                 for (lease_id, device_id), (figures, since) in usage.items()
             ]
-            queries.RECORD_USAGE.each(db, rows)
+            queries.RECORD_USAGE.soon(db, *rows)
 
     def get(self, lease_id: str) -> Lease | None:
         """Return the lease, with its secret, or None where it is not known."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return self._one(lease_id, db)
 
     def _one(self, lease_id: str, db: sa.Connection) -> Lease | None:
-        row = queries.LEASE.first(db, lease=lease_id)
-        if row is None:
+        which = {"lease": lease_id}
+        found, parts = rows_of(db, (queries.LEASE, which), (queries.SLICES_OF_LEASE, which))
+        if not found:
             return None
         steady = self._database.clock.steady()
-        return queries.lease_of(
-            row, [queries.slice_of(part, steady) for part in queries.SLICES_OF_LEASE.rows(db, lease=lease_id)]
-        )
+        return queries.lease_of(found[0], [queries.slice_of(part, steady) for part in parts])
 
     def living(self, keys: Iterable[str], db: sa.Connection | None = None) -> dict[str, tuple[str, str, str]]:
         """Return the id, state and person of the pool's own leases of `keys` that have not ended."""
         if db is None:
-            with self._database.transaction() as db:
+            with self._database.reading() as db:
                 return self.living(keys, db)
         return {
             row.key: (row.id, row.state, row.person)
@@ -434,12 +433,12 @@ class Leases:
         """Return the ids of the leases that a single-user server of a person holds; what an engine placed is none of them."""
         whose = leases.c.person == person, leases.c.server == server
         query = sa.select(leases.c.id).where(LIVING, PLACED_BY_POOL, *whose)
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return list(db.execute(query).scalars())
 
     def all(self, *, include_ended: bool = False, db: sa.Connection | None = None) -> list[Lease]:
         """Return leases, oldest first; of those that have ended, the newest hundred."""
-        with contextlib.nullcontext(db) if db is not None else self._database.transaction() as db:
+        with contextlib.nullcontext(db) if db is not None else self._database.reading() as db:
             steady = self._database.clock.steady()
             # In this order: a lease that ends in between is in both, and in the other order it would be in none.
             living = queries.NOT_OVER.read(db, steady)
@@ -447,42 +446,47 @@ class Leases:
             over = {one.id for one in ended}
             return ended + [one for one in living if one.id not in over]
 
-    def on_server(self, server: str, *, unsettled: bool = False) -> list[tuple[Lease, Slice]]:
-        """Return every slice on `server` whose worker is not known to be dead, with its lease.
-
-        `unsettled`: only slices of leases that start or end.
-        """
-        with self._database.transaction() as db:
+    def on_server(self, server: str) -> list[tuple[Lease, Slice]]:
+        """Return every slice on `server` whose worker is not known to be dead, with its lease."""
+        with self._database.reading() as db:
             alive = {
                 (row.lease_id, row.device_id) for row in queries.SLICES_ON_SERVER.rows(db, server=server)
             }
             return [
                 (lease, piece)
-                for lease in (queries.UNSETTLED_ON_SERVER if unsettled else queries.LEASES_ON_SERVER).read(
-                    db, self._database.clock.steady(), server=server
-                )
+                for lease in queries.LEASES_ON_SERVER.read(db, self._database.clock.steady(), server=server)
                 for piece in lease.slices
                 if (lease.id, piece.device_id) in alive
             ]
 
+    def is_on_server(self, lease_id: str, server: str) -> bool:
+        """Return whether a lease has, or had, a slice on `server`."""
+        with self._database.reading() as db:
+            return bool(queries.SLICE_THERE.rows(db, lease=lease_id, server=server))
+
+    def unsettled_on(self, names: Iterable[str]) -> list[tuple[Lease, Slice]]:
+        """Return the slices on these servers, as `pieces_on` does, of all leases that start or end."""
+        with self._database.reading() as db:
+            ids = [row.id for row in queries.UNSETTLED.rows(db)]
+        return self.pieces_on(ids, names)
+
     def pieces_on(self, lease_ids: Iterable[str], names: Iterable[str]) -> list[tuple[Lease, Slice]]:
         """Return the slices of these leases on these servers whose workers are not known to be dead, with their leases."""
         here, ids = set(names), list(lease_ids)
-        with self._database.transaction() as db:
+        living: list[tuple[Lease, Slice]] = []
+        with self._database.reading() as db:
             steady = self._database.clock.steady()
-            found = [
-                (lease, piece)
-                for first in range(0, len(ids), MOST_IN_A_LIST)
-                for lease in queries.LEASES_BY_ID.read(db, steady, ids=ids[first : first + MOST_IN_A_LIST])
-                for piece in lease.slices
-                if piece.server in here
-            ]
-            dead = {
-                (row.lease_id, row.device_id)
-                for first in range(0, len(ids), MOST_IN_A_LIST)
-                for row in queries.DEAD_WORKERS.rows(db, ids=ids[first : first + MOST_IN_A_LIST])
-            }
-        return [(lease, piece) for lease, piece in found if (lease.id, piece.device_id) not in dead]
+            for first in range(0, len(ids), MOST_IN_A_LIST):
+                part = ids[first : first + MOST_IN_A_LIST]
+                found, (gone,) = queries.LEASES_BY_ID.read_beside(db, steady, queries.DEAD_WORKERS, ids=part)
+                dead = {(row.lease_id, row.device_id) for row in gone}
+                living += (
+                    (lease, piece)
+                    for lease in found
+                    for piece in lease.slices
+                    if piece.server in here and (lease.id, piece.device_id) not in dead
+                )
+        return living
 
     def ends_on(
         self, db: sa.Connection, device_ids: Sequence[str], most: int

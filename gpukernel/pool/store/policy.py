@@ -50,7 +50,7 @@ class StoredPolicy:
             The ledger's ``policy_version``, where the caller has read it.
         """
         if db is None:
-            with self._database.transaction() as db:
+            with self._database.reading() as db:
                 return self.current(db)
         if version is None:
             version = self._database.versions(db).policy_version

@@ -228,8 +228,8 @@ def _change(
             then = (held + amount for held, amount in zip(now_held, (*amounts, interactive), strict=True))
             change |= {f"new_{name}": most for name, most in ceilings(bounds, *then).items()}
         changes.append(change)
-    _FIRST.each(db, new)
-    (_CHARGE if bounded else _WITH_CEILINGS).each(db, changes)
+    _FIRST.soon(db, *new)
+    (_CHARGE if bounded else _WITH_CEILINGS).soon(db, *changes)
 
 
 def charge(
@@ -244,7 +244,7 @@ def charge(
     priority: str = "interactive",
     bounded: bool = True,
 ) -> None:
-    """Add a grant of a class to the totals; the database raises `sqlalchemy.exc.IntegrityError` where that is above a quota.
+    """Add a grant of a class to the totals; the next statement raises `sqlalchemy.exc.IntegrityError` where that is above a quota.
 
     Without `bounded` no quota refuses it: it counts, and nothing more is granted within a quota that it has filled.
     """

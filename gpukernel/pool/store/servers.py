@@ -249,7 +249,7 @@ class Servers:
         unheard = self.agents.since(since)
         if not unheard:
             return []
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.name for row in _OURS.rows(db, us=pool) if row.name in unheard]
 
     def note_quiet(self, pool: str, since: float) -> None:
@@ -265,7 +265,7 @@ class Servers:
 
     def quiet(self, since: float) -> list[str]:
         """Return the servers of which their pools have heard nothing for seconds, and those whose pools were not seen since a time."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.name for row in _QUIET.rows(db, since=since)]
 
     def all(self, steady: float) -> list[GpuServer]:
@@ -364,7 +364,7 @@ class Servers:
     def confinement(self) -> dict[str, tuple[Rung, ...]]:
         """Return what confines the workers of each server, from outside in; nothing where its agent does not say."""
         query = sa.select(servers.c.name, servers.c.confinement).order_by(servers.c.name)
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return {
                 row.name: tuple(Rung(*each) for each in json.loads(row.confinement))
                 for row in db.execute(query)
@@ -408,7 +408,7 @@ class Servers:
 
     def drained_by(self, steady: float) -> list[str]:
         """Return the servers whose drain deadline has passed."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.name for row in _DRAINED.rows(db, now=steady)]
 
     # --- servers that are away ---
@@ -430,7 +430,7 @@ class Servers:
 
     def mark_unseen_away(self, unseen_since: float, steady: float) -> None:
         """Mark all servers away whose pool was not seen since a time: that pool is dead."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             if not _UNSEEN.rows(db, since=unseen_since):
                 return
         self._mark_away(unseen_since > _POOL_SEEN, steady, pool="")
@@ -453,7 +453,7 @@ class Servers:
 
     def away_since(self, since: float) -> list[str]:
         """Return the servers that have been away since before a time."""
-        with self._database.transaction() as db:
+        with self._database.reading() as db:
             return [row.name for row in _AWAY.rows(db, since=since)]
 
 

@@ -41,7 +41,8 @@ _EARLIER = CompiledSql(
 
 def first_span(db: sa.Connection, lease_id: str, share: int, memory: int, now: float) -> None:
     """Log a new lease: millionths of a device, bytes."""
-    _FIRST.run(db, lease_id=lease_id, begins=now, share=share, memory_bytes=memory)
+    span = {"lease_id": lease_id, "begins": now, "share": share, "memory_bytes": memory}
+    _FIRST.soon(db, span)
 
 
 def begin_earlier(db: sa.Connection, lease_id: str, since: float) -> int:

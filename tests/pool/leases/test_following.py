@@ -240,7 +240,7 @@ class Pools:
             for lease_id in world.manager.resizes._waiting:
                 assert resize.outcome(world.store, lease_id)[0]
         for agent in self.agents:
-            for lease, piece in self.worlds[0].store.leases.on_server(agent.name, unsettled=True):
+            for lease, piece in self.worlds[0].store.leases.unsettled_on([agent.name]):
                 ordered = (lease.id, piece.device_id)
                 assert lease.state == "ending" or ordered in agent.to_start or ordered in agent.alive
 

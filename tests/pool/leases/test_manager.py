@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.common.errors import Refused
 from gpukernel.common.model import Holder, Lease, SliceRequest, Usage
+from gpukernel.pool.leases import clockwork
 from gpukernel.pool.leases.clockwork import run_clock
 from gpukernel.pool.leases.expiry import SERVER_GRACE
 from gpukernel.pool.leases.manager import DEFAULT_TTL, LeaseManager
@@ -113,6 +115,35 @@ def test_a_renewal_that_waits_in_an_overrun_pool_keeps_its_lease(tmp_path: Path,
             clock.cancel()
             if arrived:
                 await arrived
+
+    story(tmp_path, tell)
+
+
+def test_a_call_is_answered_between_two_parts_of_a_second_s_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clockwork, "REST_SECONDS", 1.0)  # longer than a grant takes anywhere
+
+    async def tell(world: World) -> None:
+        done, begun = list[str](), asyncio.Event()
+        parts_of_tick = world.manager.parts_of_tick
+
+        def parts() -> Iterator[None]:
+            for _ in parts_of_tick():
+                done.append("a part")
+                begun.set()
+                yield
+            done.append("the last part")
+
+        monkeypatch.setattr(world.manager, "parts_of_tick", parts)
+        clock = asyncio.create_task(run_clock(world.manager, 0))
+        await begun.wait()
+        await world.get("k")
+        done.append("granted")
+        while "the last part" not in done:
+            await asyncio.sleep(0.01)
+        clock.cancel()
+        assert done[:3] == ["a part", "granted", "a part"]
 
     story(tmp_path, tell)
 
