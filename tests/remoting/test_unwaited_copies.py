@@ -76,7 +76,11 @@ def test_who_waits_for_a_copy_alone_asks_nobody(step: str, trips: int) -> None:
         "seen = []; put(i); ok(d.cuStreamSynchronize(s)); T = threading.Thread(target=lambda: (ok(d.cuCtxSetCurrent(context)), seen.append(get()))); T.start(); T.join(); assert seen == [i]",
     ],
 )  # fmt: skip
-def test_what_comes_after_a_copy_that_is_taken_for_done_finds_its_bytes(step: str) -> None:
+@pytest.mark.parametrize("copies", ["AT_ONCE", "LATE"])
+def test_what_comes_after_a_copy_that_is_taken_for_done_finds_its_bytes(
+    step: str, copies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_COPIES", copies)  # of the worker, which the worker's starter inherits
     begin = BEGIN + "much = np.ones(3 << 20, np.uint8); large = int(ok(d.cuMemAlloc(much.nbytes))); wait()\n"
     waits(step, begin=begin, few=10, many=20)
 

@@ -2,8 +2,11 @@
 #include <emmintrin.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
+#include <thread>
 
 #include "common/checked.h"
 #include "simgpu/driver/memory/arrays.h"
@@ -84,10 +87,22 @@ constexpr size_t SMALL = 64 << 10;
 constexpr size_t MOST_STAGED = 64 << 20;
 std::atomic<size_t> staged{0};  // bytes that were taken from pageable memory and are not copied yet
 
+// A device may write what was taken from pageable memory after the call has returned ("API synchronization
+// behavior"); this one does so where GPUKERNEL_SIMGPU_COPIES is LATE, which shows who does not wait for it.
+constexpr std::chrono::milliseconds LATE{3};
+bool copies_are_late() {
+    static const bool late = [] {
+        const char* const copies = std::getenv("GPUKERNEL_SIMGPU_COPIES");
+        return copies && copies == std::string_view("LATE");
+    }();
+    return late;
+}
+
 CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, const void* source, size_t bytes,
                    bool wait) {
     if (outside(device, destination, bytes, true) || (bytes && !source)) return CUDA_ERROR_INVALID_VALUE;
-    const bool busy = !schedule().idle(*stream), from_pinned = pinned(device, source, bytes);
+    const bool late = !wait && copies_are_late();
+    const bool busy = late || !schedule().idle(*stream), from_pinned = pinned(device, source, bytes);
     if (from_pinned && !wait && (busy || bytes > SMALL))
         return in_order(device, stream, [=] { transfer(at(destination), source, bytes); });
     // Pageable memory may change as soon as the call returns: take the bytes now, as CUDA does, and like it
@@ -99,7 +114,10 @@ CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, cons
             give_back_host_memory(bytes);
         });
         transfer(taken.get(), source, bytes);
-        return in_order(device, stream, [=] { transfer(at(destination), taken.get(), bytes); });
+        return in_order(device, stream, [=] {
+            if (late) std::this_thread::sleep_for(LATE);
+            transfer(at(destination), taken.get(), bytes);
+        });
     }
     schedule().perform(*stream, [=] { transfer(at(destination), source, bytes); });
     return device->sticky_error();
