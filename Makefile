@@ -130,7 +130,7 @@ fuzzers: $(VENV)/.native
 	    CXX=$$clang $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_FUZZ=ON \
 	        -DGPUKERNEL_FUZZ_STRICT=$(if $(STRICT),ON,OFF) \
 	        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null && \
-	    echo "Building the fuzzers: two minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet fuzzers; fi
+	    echo "Building the fuzzers: five to fifteen minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet fuzzers; fi
 
 sanitize: $(VENV)/.native  ## Run the tests of the native part under SANITIZE=address,undefined (or thread)
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_SANITIZE=$(SANITIZE) \
