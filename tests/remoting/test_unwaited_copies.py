@@ -80,7 +80,7 @@ def test_who_waits_for_a_copy_alone_asks_nobody(step: str, trips: int) -> None:
 def test_what_comes_after_a_copy_that_is_taken_for_done_finds_its_bytes(
     step: str, copies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GPUKERNEL_SIMGPU_COPIES", copies)  # of the worker, which the worker's starter inherits
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_COPIES", copies)  # for the worker
     begin = BEGIN + "much = np.ones(3 << 20, np.uint8); large = int(ok(d.cuMemAlloc(much.nbytes))); wait()\n"
     waits(step, begin=begin, few=10, many=20)
 
