@@ -149,6 +149,7 @@ async def _stand(number: int, *, each_waits: bool, servers: int, devices: int) -
                 else:
                     print(await _hold(manager, number, servers, int(arguments[0])), flush=True)
             beating.cancel()
+            await asyncio.sleep(4 * STOPPING_SECONDS)  # until the last workers have ended
 
 
 async def _beat(agents: list[BeatingServer]) -> None:
