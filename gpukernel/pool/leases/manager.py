@@ -474,10 +474,10 @@ class LeaseManager:
         if self.store.shared:
             self.store.servers.mark_unseen_away(steady - POOL_GRACE, steady)
         yield
-        if self.watch.look(self.steady()):
+        if self.watch.look(steady):
             self.places_changed()
         yield
-        self._expiry.check(self.steady())
+        self._expiry.check(steady)
         yield
         if self._queue.known():
             self._queue.keep_alive(self.waiters.keys(), self.steady())

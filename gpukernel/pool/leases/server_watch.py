@@ -107,11 +107,12 @@ class ServerWatch:
 
     def _check_starts(self, steady: float) -> None:
         due = [lease_id for lease_id, until in self._starts.items() if until <= steady]
-        for lease_id in due:
-            del self._starts[lease_id]
-        for lease_id, servers in self._store.leases.unconfirmed(due).items():
-            self._unconfirmed[lease_id] = tuple(servers)
-            self._end(lease_id, not_confirmed(servers))
+        unconfirmed = self._store.leases.unconfirmed(due)
+        for lease_id in due:  # one that the database did not answer about is looked at again
+            self._starts.pop(lease_id, None)
+            if servers := unconfirmed.get(lease_id):
+                self._unconfirmed[lease_id] = tuple(servers)
+                self._end(lease_id, not_confirmed(servers))
 
     def try_elsewhere(self, lease_id: str, key: str, request: SliceRequest) -> str | None:
         """Have the request of a lease that could not start get none of the servers that are to blame.

@@ -213,6 +213,28 @@ def test_the_true_reason_is_told_where_no_server_confirms(tmp_path: Path) -> Non
     story(tmp_path, tell)
 
 
+def test_a_start_is_given_up_though_the_database_was_away_when_it_was_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_: object) -> None:
+        raise sa.exc.OperationalError("SELECT", {}, Exception("away"))
+
+    async def tell(world: World) -> None:
+        world.agent.prompt = False
+        asked = asyncio.create_task(world.get("k", 0.5))
+        await asyncio.sleep(0)
+        await silence(world, 4, world.agent)
+        with monkeypatch.context() as broken:
+            broken.setattr(world.store.leases, "unconfirmed", away)
+            with pytest.raises(sa.exc.OperationalError):
+                await silence(world, 3, world.agent)
+        await silence(world, 1, world.agent)
+        with pytest.raises(Refused, match="GPU server s did not confirm the start within 5 s"):
+            await asyncio.wait_for(asked, 10)
+
+    story(tmp_path, tell)
+
+
 def test_a_step_of_the_wall_clock_moves_what_people_see_and_ends_nothing(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         lease = await world.get("a", 0.5, longest=3600)
