@@ -41,6 +41,7 @@ from gpukernel.pool.leases.outages import Outages
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.leases.server_watch import ServerWatch
+from gpukernel.pool.leases.turns import Turns
 from gpukernel.pool.leases.usage_reports import UsageReports
 from gpukernel.pool.leases.waiters import Waiters
 from gpukernel.pool.scheduling import resize
@@ -99,6 +100,7 @@ class LeaseManager:
         if clock is not None:
             store.clock = Clock(store, clock, steady or clock, asks=False)
         self._queue = RequestQueue(store, self.id)
+        self._turns = Turns()
         self._positions = Positions(store, self._queue)
         self._expiry = Expiry(store, self._queue, self.end)
         self.following = Following(
@@ -150,6 +152,7 @@ class LeaseManager:
         delivered = False
         told: tuple[Queued, float | None] | None = None
         try:
+            await self._turns.take()
             self.schedule(entry, own_key=own_key)
             while True:
                 waiter.changed.clear()
