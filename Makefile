@@ -123,6 +123,10 @@ SANITIZED := build/sanitize-$(subst $(comma),-,$(SANITIZE))
 fuzz: fuzzers  ## Feed nonsense to everything in the native part that reads bytes of others, SECONDS=15 each
 	@for name in $(FUZZERS); do PATH="$(abspath $(BIN)):$$PATH" tests/native/fuzz/run.sh $$name -max_total_time=$(SECONDS) || exit 1; done
 
+# Those of the worker and of the shim take as long to build as all others, so `make test` leaves them to `make thorough`.
+BUILT_FUZZERS = fuzzers
+test: BUILT_FUZZERS = quick_fuzzers
+
 # Not an error where Clang is missing: the tests that need them say so.
 fuzzers: $(VENV)/.native
 	@deploy/clang.sh >/dev/null 2>&1 || deploy/system-packages.sh --optional clang-19 libclang-rt-19-dev
@@ -130,7 +134,7 @@ fuzzers: $(VENV)/.native
 	    CXX=$$clang $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_FUZZ=ON \
 	        -DGPUKERNEL_FUZZ_STRICT=$(if $(STRICT),ON,OFF) \
 	        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null && \
-	    echo "Building the fuzzers: five to fifteen minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet fuzzers; fi
+	    echo "Building the fuzzers: four to fifteen minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet $(BUILT_FUZZERS); fi
 
 sanitize: $(VENV)/.native  ## Run the tests of the native part under SANITIZE=address,undefined (or thread)
 	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_SANITIZE=$(SANITIZE) \

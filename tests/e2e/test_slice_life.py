@@ -101,6 +101,7 @@ def test_after_leaving_the_queue_the_next_run_of_the_cell_queues_again(
         expect(lab.output("655")).to_be_visible()
 
 
+@pytest.mark.thorough
 def test_another_program_s_slice_is_released_after_a_question_that_says_what_it_loses(
     server: Server, own_pool: Pool
 ) -> None:
@@ -157,6 +158,7 @@ def test_the_panel_says_what_to_do_after_out_of_memory_and_a_fault_and_does_it(
         assert of(own_pool.promised) == 1638 << 20
 
 
+@pytest.mark.thorough
 def test_an_idle_slice_has_one_notification_that_keeps_it_and_tells_its_end(
     server: Server, own_pool: Pool
 ) -> None:

@@ -87,6 +87,7 @@ def carry(giver: Shell, file: str, taker: Shell, place: str, owner: str) -> None
     taker.run(f"chown {owner}: {place}")
 
 
+@pytest.mark.thorough
 def test_the_page_s_commands_give_a_desktop_slices_of_the_pool(network: dict[str, Machine]) -> None:
     pool, gpu1, desktop = (network[name] for name in NAMES)
     shells = {"pool#": pool.shell(), "gpu1#": gpu1.shell(), "anna@desktop$": desktop.shell("anna")}

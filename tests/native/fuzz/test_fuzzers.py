@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[2]
 BUILD = REPOSITORY / "build" / "fuzz"
 INPUTS = {"ptx": 3000, "images": 20_000, "frames": 1500, "answers": 1500, "leases": 20_000, "records": 1500}
+SLOWLY_BUILT = {"frames", "answers"}  # the Makefile's quick_fuzzers leave them out
 
 
 def built(fuzzer: str) -> Path:
@@ -29,7 +30,9 @@ def built(fuzzer: str) -> Path:
     pytest.skip(clang.stderr.strip() or "the fuzzers are not built: make fuzzers")
 
 
-@pytest.mark.parametrize("fuzzer", INPUTS)
+@pytest.mark.parametrize(
+    "fuzzer", [pytest.param(one, marks=pytest.mark.thorough if one in SLOWLY_BUILT else ()) for one in INPUTS]
+)
 def test_no_input_breaks(fuzzer: str, tmp_path: Path) -> None:
     built(fuzzer)
     done = subprocess.run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_a_crowd_s_calls_are_decided_in_turns_of_their_own(tmp_path: Path) -> No
         await asyncio.gather(*(world.get(f"call {n}", 0.02) for n in range(CALLS)))
         beating.cancel()
         assert said.count("decision") == CALLS
-        pairs = list(zip(said, said[1:], strict=False))
+        pairs = list(itertools.pairwise(said))
         assert ("decision", "decision") not in pairs
 
     story(tmp_path, tell)
