@@ -387,9 +387,10 @@ class RequestQueue:
             if refusal.code == "no_direct":
                 raise
             # An agent that changes over to another pool is away for a moment; a supply brings what it announces.
-            back = self._store.devices.returning(db, request.seen - RETURNS_SECONDS)
-            back += self._store.devices.announced(db, request.seen)
-            fitting = matching_in_mode(request.wanted, back, places)
+            back = Places(places.machines, self._store.devices.returning(db, request.seen - RETURNS_SECONDS))
+            anywhere = back.named(replace(request.wanted, server="", device="")).kinds
+            announced = self._store.devices.announced(db, request.seen)
+            fitting = matching_in_mode(request.wanted, [*anywhere, *announced], back)
         role = policy.role(request.course, request.holder.person)
         old = self._requests.by_key.get(request.key)
         levels = [Standing(a, policy.bounds(a, role), role=role) for a in request.accounts]

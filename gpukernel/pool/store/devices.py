@@ -92,18 +92,28 @@ _ANNOUNCED = CompiledSql(
         tokens.c.announced != sa.literal("", literal_execute=True), tokens.c.revoked.is_(None)
     )
 )
-_NAMED = CompiledSql(
-    sa.select(
-        devices.c.id,
-        devices.c.server,
-        devices.c.index.label("number"),
-        devices.c.uuid,
-        devices.c.name,
-        devices.c.memory_bytes,
-    )
-    .where(devices.c.available)
-    .order_by(devices.c.server, devices.c.index)
+_NAMES = (
+    devices.c.id,
+    devices.c.server,
+    devices.c.index.label("number"),
+    devices.c.uuid,
+    devices.c.name,
+    devices.c.memory_bytes,
 )
+_NAMED = CompiledSql(
+    sa.select(*_NAMES).where(devices.c.available).order_by(devices.c.server, devices.c.index)
+)
+
+
+def _by_server(rows: Iterable[Any]) -> dict[str, tuple[NamedDevice, ...]]:
+    """Return the devices of rows with `_NAMES`, by server."""
+    found: dict[str, list[NamedDevice]] = {}
+    for row in rows:
+        kind = DeviceClass(row.name, row.memory_bytes)
+        found.setdefault(row.server, []).append(
+            NamedDevice(row.id, f"{row.server}/{row.number}", row.uuid, kind)
+        )
+    return {server: tuple(here) for server, here in found.items()}
 
 
 class Devices:
@@ -192,18 +202,17 @@ class Devices:
         _RESERVE.each(db, rows)
         db.execute(ledger.update().values(devices_version=ledger.c.devices_version + 1))
 
-    def returning(self, db: sa.Connection, since: float) -> list[DeviceClass]:
-        """Return the kinds of devices that are available, or will be when servers come back that are away only since then."""
+    def returning(self, db: sa.Connection, since: float) -> dict[str, tuple[NamedDevice, ...]]:
+        """Return the devices that are available, or will be when servers come back that are away only since then, by server."""
         here = sa.or_(servers.c.away_since.is_(None), servers.c.away_since >= since)
         works = (devices.c.fault == "", devices.c.decided_by == "pool", devices.c.next_decider == "")
         query = (
-            sa.select(devices.c.name, devices.c.memory_bytes, sa.func.count().label("number"))
+            sa.select(*_NAMES)
             .join(servers, servers.c.name == devices.c.server)
             .where(here, *works, servers.c.draining.is_(False), servers.c.forgotten.is_(False))
-            .group_by(devices.c.name, devices.c.memory_bytes)
-            .order_by(devices.c.name, devices.c.memory_bytes)
+            .order_by(devices.c.server, devices.c.index)
         )
-        return [DeviceClass(row.name, row.memory_bytes, row.number) for row in db.execute(query)]
+        return _by_server(db.execute(query))
 
     def announced(self, db: sa.Connection | None, steady: float) -> list[DeviceClass]:
         """Return the kinds of devices that supplies bring when somebody waits, each with the most of them that one lease may have."""
@@ -249,15 +258,6 @@ class Devices:
         if version is None:
             version = self._database.versions(db).devices_version
         if self._places[0] != version:
-            named: dict[str, list[NamedDevice]] = {}
-            for row in _NAMED.rows(db):
-                one = NamedDevice(
-                    row.id,
-                    f"{row.server}/{row.number}",
-                    row.uuid,
-                    DeviceClass(row.name, row.memory_bytes),
-                )
-                named.setdefault(row.server, []).append(one)
             query = (
                 sa.select(
                     servers.c.direct_machine,
@@ -279,8 +279,7 @@ class Devices:
                 identity: Machine(tuple(here), tuple(classes(offered.get(identity, ()))))
                 for identity, here in names.items()
             }
-            by_server = {name: tuple(here) for name, here in named.items()}
-            self._places = (version, Places(found, by_server))
+            self._places = (version, Places(found, _by_server(_NAMED.rows(db))))
         return self._places[1]
 
     @staticmethod

@@ -281,3 +281,34 @@ def test_a_pool_that_starts_beside_the_first_one_keeps_its_servers(
     finally:
         first.close()
         second.close()
+
+
+@pytest.mark.parametrize("named", [{}, {"server": "s"}, {"device": "s/0"}, {"device": "GPU-00000000"}])
+def test_a_request_waits_for_a_server_that_is_away_for_a_moment_whatever_it_names(
+    tmp_path: Path, named: dict[str, str]
+) -> None:
+    async def tell(world: World) -> None:
+        world.agent.tell_uuids()
+        world.agent.register()
+        world.sessions.detach("s", world.agent.stream())
+        wanted = SliceRequest(share=0.5, **named)
+        events = world.manager.acquire("k", wanted, Holder("anna"), -1, 0)
+        assert isinstance(await anext(events), Queued)
+        world.agent.register()
+        async for event in events:
+            if isinstance(event, Lease):
+                return
+        raise AssertionError
+
+    story(tmp_path, tell)
+
+
+@pytest.mark.parametrize("named", [{"server": "other"}, {"device": "s/7"}])
+def test_what_no_server_had_is_refused_while_one_is_away(tmp_path: Path, named: dict[str, str]) -> None:
+    async def tell(world: World) -> None:
+        world.sessions.detach("s", world.agent.stream())
+        with pytest.raises(Refused) as refused:
+            await anext(world.manager.acquire("k", SliceRequest(share=0.5, **named), Holder("anna"), -1, 0))
+        assert refused.value.code == "no_such_model"
+
+    story(tmp_path, tell)
