@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import getpass
 import os
 import pwd
@@ -138,6 +139,7 @@ async def _stand(number: int, *, each_waits: bool, servers: int, devices: int) -
                 with manager.store.transaction() as db:
                     db.execute(sa.text("SET SESSION synchronous_commit = on"))
             agents = [BeatingServer(manager, devices, f"p{number}-{n}") for n in range(servers)]
+            gc.freeze()  # as `gpukernel pool` does
             beating = asyncio.create_task(_beat(agents))
             print("here", pool.address, flush=True)
             loop = asyncio.get_running_loop()
