@@ -133,7 +133,8 @@ fuzzers: $(VENV)/.native
 	@if clang=$$(deploy/clang.sh); then \
 	    CXX=$$clang $(BIN)/cmake -S . -B build/fuzz -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DGPUKERNEL_FUZZ=ON \
 	        -DGPUKERNEL_FUZZ_STRICT=$(if $(STRICT),ON,OFF) \
-	        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null && \
+	        -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1 -DNDEBUG" \
+	        -DPython_EXECUTABLE=$(abspath $(BIN))/python >/dev/null && \
 	    echo "Building the fuzzers: four to fifteen minutes the first time …" && $(BIN)/ninja -C build/fuzz --quiet $(BUILT_FUZZERS); fi
 
 sanitize: $(VENV)/.native  ## Run the tests of the native part under SANITIZE=address,undefined (or thread)
