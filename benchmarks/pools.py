@@ -105,6 +105,8 @@ def postgresql(slower: int = 0) -> Iterator[str]:
 class BeatingServer(PromptServer):
     """A GPU server of `PromptServer`'s, whose agent gives signs of life, and whose workers take `STOPPING_SECONDS` to end."""
 
+    over = False  # its pool has ended, and hears nothing
+
     @staticmethod
     def registration(name: str) -> Registration:
         """Return who its agent is."""
@@ -116,8 +118,11 @@ class BeatingServer(PromptServer):
 
     def stop_worker(self, lease_id: str, device_id: str, reason: str) -> None:
         """Say a moment later that the worker has ended, as an agent does: not within the call that has it ended."""
-        stopped = super().stop_worker
-        asyncio.get_running_loop().call_later(STOPPING_SECONDS, stopped, lease_id, device_id, reason)
+        asyncio.get_running_loop().call_later(STOPPING_SECONDS, self._stopped, lease_id, device_id, reason)
+
+    def _stopped(self, lease_id: str, device_id: str, reason: str) -> None:
+        if not self.over:
+            super().stop_worker(lease_id, device_id, reason)
 
     def close(self, displaced: str = "") -> None:
         """Nothing is to be closed."""
@@ -152,6 +157,8 @@ async def _stand(number: int, *, each_waits: bool, servers: int, devices: int) -
                     print(await _hold(manager, number, servers, int(arguments[0])), flush=True)
             beating.cancel()
             await asyncio.sleep(4 * STOPPING_SECONDS)  # until the last workers have ended
+            for agent in agents:
+                agent.over = True
 
 
 async def _beat(agents: list[BeatingServer]) -> None:
