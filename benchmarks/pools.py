@@ -348,9 +348,11 @@ async def _following(url: str, count: int) -> tuple[float, float, float]:
     """
     stores = [Store(url) for _ in range(count)]
     managers = [LeaseManager(store) for store in stores]
-    for number, manager in enumerate(managers):
-        for n in range(AGENTS):
-            BeatingServer(manager, DEVICES, f"p{number}-{n}")
+    agents = [
+        BeatingServer(manager, DEVICES, f"p{number}-{n}")
+        for number, manager in enumerate(managers)
+        for n in range(AGENTS)
+    ]
     follower, others = managers[-1], managers[:-1]
     notifications = round(1 / peers.NOTIFY_SECONDS)
 
@@ -380,6 +382,8 @@ async def _following(url: str, count: int) -> tuple[float, float, float]:
             ways[which]()
             total += time.process_time() - begin
         spent[which].append(total)
+    for agent in agents:
+        agent.over = True
     for store in stores:
         store.close()
     now, everything, cycles = (statistics.median(each) for each in spent)

@@ -52,7 +52,9 @@ UNPROVEN_CALLS = 32
 class Lasting(Protocol):
     """The part of `gpukernel.pool.store.commits.Commits` that answers wait for."""
 
-    number: int
+    def announce(self) -> int:
+        """Return the number of the newest commit, which an answer waits for in a moment."""
+        ...
 
     async def lasting(self, number: int) -> None:
         """Return once commit `number` is on disk."""
@@ -158,12 +160,12 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _numbered(self, work: Any) -> tuple[Any, int]:
         reply = await work
-        return reply, self._commits.number
+        return reply, self._commits.announce()
 
     async def _all_numbered(self, work: Any) -> AsyncIterator[tuple[Any, int]]:
         async with contextlib.aclosing(work) as replies:
             async for reply in replies:
-                yield reply, self._commits.number
+                yield reply, self._commits.announce()
 
     async def _paced(
         self, kind: type[Message], requests: AsyncIterator[bytes], context: Any

@@ -137,7 +137,7 @@ class AgentSessions:
                 self._store.leases.confirm(lease_id, device_id)
                 self._orders.is_started(lease_id, device_id)
             else:
-                self._store.leases.worker_ready(lease_id, device_id, endpoints, now)
+                self._store.leases.worker_ready(server, lease_id, device_id, endpoints, now)
                 self._store.leases.renew([lease_id], now)
         self._orders.strays[server] = strays
         if workers and not strays:
@@ -177,9 +177,8 @@ class AgentSessions:
 
     def worker_ready(self, server: str, lease_id: str, device_id: str, endpoints: tuple[str, ...]) -> None:
         """Record that a worker listens; stop it where its lease is over by now."""
-        lease = None
-        if self._is_there(server, lease_id):
-            lease = self._store.leases.worker_ready(lease_id, device_id, endpoints, self._manager.steady())
+        steady = self._manager.steady()
+        lease = self._store.leases.worker_ready(server, lease_id, device_id, endpoints, steady)
         if lease is None or lease.state in ("ending", "ended"):
             reason = lease.end_reason if lease else "the lease is not known"
             self._orders.stop_worker(server, lease_id, device_id, reason)

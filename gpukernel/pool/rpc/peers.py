@@ -1,8 +1,8 @@
 """Peer pools: pools on one PostgreSQL database notify each other with LISTEN and NOTIFY that there is something new in the change log.
 
 A lost notification only costs time: every pool looks once a second anyhow.  A pool that changes much notifies once in `NOTIFY_SECONDS`, but
-at once where somebody waits for a change in another pool: a call for its lease, or a GPU server for its orders.  Such a notification names them,
-and only a pool that has one of them looks.
+with the commit itself where somebody waits for a change in another pool: a call for its lease, or a GPU server for its orders.  Such a
+notification names them, and only a pool that has one of them looks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.pool.leases.manager import LeaseManager
-from gpukernel.pool.store.changes import LeaseChange
+from gpukernel.pool.store.changes import CHANNEL, LeaseChange
 from gpukernel.pool.store.database import driver_options
 from gpukernel.pool.store.store import Store
 
@@ -25,7 +25,6 @@ __all__ = ["follow_peers"]
 
 log = logging.getLogger(__name__)
 
-CHANNEL = "gpukernel"
 RETRY_SECONDS = 2.0
 
 NOTIFY_SECONDS = 0.1
@@ -40,18 +39,27 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
         return
     import psycopg
 
-    changed, pressed, called = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    awaited: set[str] = set()
+    changed, called = asyncio.Event(), asyncio.Event()
+    clock = asyncio.get_running_loop().time
+    told = float("-inf")
     options = driver_options(store.engine)
     teller: psycopg.AsyncConnection[Any] | None = None
 
-    def written(leases: Sequence[LeaseChange]) -> None:
-        if elsewhere := manager.following.awaited_elsewhere(leases):
-            awaited.update(elsewhere)
-            pressed.set()
-        changed.set()
+    def writing(leases: Sequence[LeaseChange]) -> str:
+        """Return what a commit notifies the others of: what they wait for, or, where that is too much, that all have to look."""
+        if not (awaited := manager.following.awaited_elsewhere(leases)):
+            return ""
+        payload = f"{manager.id} {json.dumps(sorted(awaited))}"
+        return payload if len(payload) <= MOST_BYTES else manager.id
 
-    store.changes.on_written = written
+    def written(payload: str) -> None:
+        nonlocal told
+        if payload and not changed.is_set():
+            told = clock()  # those who do not wait for it have time, and leave the processors to those who do
+        if payload != manager.id:
+            changed.set()
+
+    store.changes.on_writing, store.changes.on_written = writing, written
 
     async def listen() -> None:
         while True:
@@ -66,33 +74,28 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
                 log.warning("the database does not call: %s", error)
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def notify(payload: str) -> None:
+    async def notify() -> None:
         nonlocal teller
         try:
             if teller is None:
                 teller = await psycopg.AsyncConnection.connect(**options, autocommit=True)
                 await teller.execute("SET synchronous_commit = off")  # what is notified of is in the log
-            await teller.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
+            await teller.execute("SELECT pg_notify(%s, %s)", (CHANNEL, manager.id))
         except psycopg.Error:  # then it costs time
             if teller is not None:
                 await teller.close()
                 teller = None
 
     async def tell() -> None:
-        clock = asyncio.get_running_loop().time
-        told = float("-inf")
+        nonlocal told
         while True:
             await changed.wait()
-            if not awaited and (rest := told + NOTIFY_SECONDS - clock()) > 0:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(pressed.wait(), rest)
-            payload = f"{manager.id} {json.dumps(sorted(awaited))}"
-            if not awaited or clock() >= told + NOTIFY_SECONDS or len(payload) > MOST_BYTES:
-                payload, told = manager.id, clock()
+            if (rest := told + NOTIFY_SECONDS - clock()) > 0:
+                await asyncio.sleep(rest)
+            else:
+                told = clock()
                 changed.clear()
-            awaited.clear()
-            pressed.clear()
-            await notify(payload)
+                await notify()
 
     async def look() -> None:
         while True:

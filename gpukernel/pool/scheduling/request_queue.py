@@ -277,8 +277,11 @@ class RequestQueue:
                 if newcomer is not None and newcomer.key not in over:
                     self._requests.put(db, newcomer)
                 self._requests.drop(db, over)
-        except BaseException:
+        except BaseException as error:
             self._requests.restore()
+            # Of a grant that went with what came next.
+            if isinstance(error, sa.exc.IntegrityError) and doubted is not None:
+                raise Conflict(error) from None
             raise
         self._refused.looked_at(one.key for _, one in seen if one.key not in passed_over)
         self._note_refused(policy, state.steady)

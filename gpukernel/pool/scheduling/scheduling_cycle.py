@@ -284,6 +284,7 @@ class SchedulingCycle:
                     request.wanted.user if mode == "direct" else 0,
                     caller=request.pool,
                     priority=request.wanted.priority,
+                    at_once=alone,
                 )
         except Conflict as conflict:
             if not alone:

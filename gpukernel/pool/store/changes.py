@@ -29,7 +29,7 @@ import sqlalchemy as sa
 from gpukernel.pool.store.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import IN_USE, changes, devices, slices
 
-__all__ = ["KEEP", "MOST_AT_ONCE", "ChangeLog", "Kind", "LeaseChange", "LogEntry"]
+__all__ = ["CHANNEL", "KEEP", "MOST_AT_ONCE", "ChangeLog", "Kind", "LeaseChange", "LogEntry"]
 
 KEEP = 10_000
 """Entries that are kept."""
@@ -39,6 +39,9 @@ TRIM_EVERY = 1_000
 
 MOST_AT_ONCE = 1_000
 """More new entries than these cost more than to read everything."""
+
+CHANNEL = "gpukernel"
+"""What PostgreSQL's LISTEN and NOTIFY call the news of this log."""
 
 Kind = Literal["granted", "live", "ends", "resized", "told"]
 """The change of a lease: it is new; its workers listen; they have to stop; their caps or sizes differ; its holder has something to read."""
@@ -55,6 +58,7 @@ _AFTER = CompiledSql(
     .limit(MOST_AT_ONCE + 1)
 )
 _NEWEST = CompiledSql(sa.select(sa.func.coalesce(sa.func.max(changes.c.number), 0).label("number")))
+_NOTIFY = CompiledSql(sa.text("SELECT pg_notify(:channel, :told)"))
 _TRIM = CompiledSql(changes.delete().where(changes.c.number <= sa.bindparam("last")))
 _SERVERS = CompiledSql(
     sa.select(slices.c.lease_id, devices.c.server)
@@ -100,18 +104,22 @@ class ChangeLog:
     ----------
     pool
         The id of this process.
+    on_writing
+        Called with the changes of leases of an entry that is written; returns what the commit itself notifies the others of, empty for nothing.
     on_written
-        Called after each commit of an entry, with its changes of leases.
+        Called after each commit of an entry, with what it notified them of.
     """
 
     def __init__(self, database: LockedTransactions) -> None:
         self._database = database
         self.pool = ""
-        self.on_written: Callable[[Sequence[LeaseChange]], None] = lambda _: None
+        self.on_writing: Callable[[Sequence[LeaseChange]], str] = lambda _: ""
+        self.on_written: Callable[[str], None] = lambda _: None
         self._leases: list[LeaseChange] = []
         self._servers: dict[str, None] = {}
         self._everything = False
         self._is_written = False
+        self._told = ""
         self._seen = 0
         self._trimmed = 0
         # Of a process that is alone: its entries' numbers, and the leases of each; None: everything.
@@ -156,22 +164,24 @@ class ChangeLog:
         what = [leases, list(self._servers), self._everything]
         entry = json.dumps(what, ensure_ascii=False, separators=(",", ":"))
         _ADD.soon(db, {"us": self.pool, "what": entry})
-        self._is_written = True
+        if told := self.on_writing(self._leases):
+            _NOTIFY.soon(db, {"channel": CHANNEL, "told": told})
+        self._is_written, self._told = True, told
 
     def committed(self) -> None:
         """Begin a new entry, since the transaction is over."""
-        written, leases = self._is_written, self._leases
+        written, told = self._is_written, self._told
         if not self._database.shared and (self._leases or self._everything):
             self._mine.append((self._mine[-1][0] + 1, None if self._everything else self._noted()))
         self.rolled_back()
         if written:
-            self.on_written(leases)
+            self.on_written(told)
 
     def rolled_back(self) -> None:
         """Forget what was noted."""
         if self._leases or self._servers or self._everything:
             self._leases, self._servers, self._everything = [], {}, False
-        self._is_written = False
+        self._is_written, self._told = False, ""
 
     # --- reading, in a transaction that decides ---
 

@@ -63,6 +63,7 @@ class Commits:
         self._connect = connect
         self._counters = counters or Counters()
         self.number = 0
+        self._announced = 0
         self._lasting = 0
         self._lost = 0
         self._flusher: sa.Connection | None = None
@@ -101,6 +102,14 @@ class Commits:
         if before is not None:
             _close(before)
 
+    def announce(self) -> int:
+        """Return `number`, and have what was committed up to now flushed: an answer that waits for that is on its way."""
+        if not self.is_lasting(self.number):
+            with self._state:
+                self._announced = self.number
+                self._wake()
+        return self.number
+
     # --- whoever sends something out ---
 
     def is_lasting(self, number: int) -> bool:
@@ -126,10 +135,7 @@ class Commits:
             future: asyncio.Future[None] = loop.create_future()
             waiting = (number, loop, future)
             self._waiting.add(waiting)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._work, name="gpukernel-flush", daemon=True)
-                self._thread.start()
-            self._state.notify_all()
+            self._wake()
         try:
             with self._counters.timing("commit_waits", "commit_wait_seconds"):
                 await future
@@ -138,17 +144,28 @@ class Commits:
                 self._waiting.discard(waiting)
             raise
 
+    def _wake(self) -> None:
+        """Have the thread look, which is made where there is none; whoever calls holds the lock."""
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._work, name="gpukernel-flush", daemon=True)
+            self._thread.start()
+        self._state.notify_all()
+
     # --- the thread that waits for the disk ---
+
+    def _is_due(self) -> bool:
+        return bool(self._waiting) or self._announced > max(self._lasting, self._lost)
 
     def _work(self) -> None:
         own = threading.current_thread()
         while True:
             with self._state:
-                self._state.wait_for(lambda: self._waiting or self._closed or self._thread is not own)
+                self._state.wait_for(lambda: self._is_due() or self._closed or self._thread is not own)
                 if self._closed or self._thread is not own:
                     return
-                # Whoever waits took a number after its commit was made.
-                target, flusher = max(number for number, _, _ in self._waiting), self._flusher
+                # Whoever waits or announces took a number after its commit was made.
+                target = max((number for number, _, _ in self._waiting), default=0)
+                target, flusher = max(target, self._announced), self._flusher
                 self._flushes = flusher is not None
             error: Exception | None = None
             if flusher is not None:

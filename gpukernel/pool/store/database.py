@@ -55,6 +55,7 @@ OLDEST_SQLITE = (3, 35)
 NEWEST = "0026_tokens_of_servers"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
+_EPOCH = CompiledSql(ledger.update().values(epoch=sa.bindparam("new")))
 _VERSIONS = CompiledSql(sa.select(ledger.c.policy_version, ledger.c.devices_version, ledger.c.queue_version))
 T = TypeVar("T")
 
@@ -306,6 +307,7 @@ class Database:
         self._driver: object = None  # the driver's connection behind it
         self._awaited = False
         self.decides = False
+        self._epoch = 0  # the ledger's, where its lock is held
         self._held = False  # the ledger, by somebody who did not give it up in time
         self.shared = self.engine.dialect.name != "sqlite"
         self.counters = Counters()
@@ -428,8 +430,14 @@ class Database:
                 self._held = getattr(error.orig, "sqlstate", "") == _LOCK_NOT_AVAILABLE
                 raise
             self._held = False
-            self.decides = True
+            self.decides, self._epoch = True, row.epoch
             yield db, row
+
+    def next_epoch(self, db: sa.Connection) -> int:
+        """Return a number that is greater than every one before, in a transaction that holds the ledger's lock."""
+        self._epoch += 1
+        _EPOCH.soon(db, {"new": self._epoch})
+        return self._epoch
 
     def versions(self, db: sa.Connection) -> Any:
         """Return the ledger's ``policy_version``, ``devices_version`` and ``queue_version``, without locking it."""

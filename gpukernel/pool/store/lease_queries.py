@@ -21,7 +21,6 @@ from gpukernel.pool.store.schema import (
     STARTING,
     devices,
     leases,
-    ledger,
     servers,
     slices,
     total,
@@ -34,11 +33,11 @@ _USAGE = tuple(Usage.__dataclass_fields__)
 NEW_USAGE = tuple(f"new_{name}" for name in _USAGE)
 usage_figures = operator.attrgetter(*_USAGE)
 _THIS = slices.c.lease_id == sa.bindparam("lease"), slices.c.device_id == sa.bindparam("device")
-NEXT_EPOCH = CompiledSql(ledger.update().values(epoch=ledger.c.epoch + 1).returning(ledger.c.epoch))
 NEW_LEASE, NEW_SLICE = CompiledSql(leases.insert()), CompiledSql(slices.insert())
+_OF_SERVER = sa.select(devices.c.id).where(devices.c.server == sa.bindparam("server"))
 WORKER_READY = CompiledSql(
     slices.update()
-    .where(*_THIS, IN_USE)
+    .where(*_THIS, IN_USE, slices.c.device_id.in_(_OF_SERVER))
     .values(worker="ready", endpoints=sa.bindparam("where"), confirmed=True, fenced_until=None)
 )
 CONFIRM = CompiledSql(slices.update().where(*_THIS, IN_USE).values(confirmed=True))
@@ -53,6 +52,7 @@ ALL_WORKERS_READY = CompiledSql(
         ),
     )
     .values(state="live", expires=sa.bindparam("now") + leases.c.ttl_seconds)
+    .returning(leases.c.id)
 )
 ASKED_FOR = CompiledSql(
     leases.update().where(leases.c.id == sa.bindparam("lease"), LIVING).values(caller=sa.bindparam("us"))

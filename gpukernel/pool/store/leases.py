@@ -82,12 +82,14 @@ class Leases:
         ceiling: bool = False,
         within: str = "",
         priority: str = "interactive",
+        at_once: bool = True,
     ) -> Lease:
         """Promise the memory, charge the quotas and write the lease down, in state ``starting``.
 
         Call it in a `Database.deciding` transaction; `now` is wall time.  What an engine has placed counts in the quotas and stays within
         none: who may have how much there is the engine's to say, as are its times, of which only `longest` is the pool's to keep.  A `ceiling`
-        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts in no quota.
+        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts in no quota.  Unless `at_once`,
+        the last of it goes with the next statement or the commit, which then may raise an `IntegrityError` in place of a conflict.
 
         Raises
         ------
@@ -106,8 +108,8 @@ class Leases:
             ceilings.promise(db, placed, within)
             held = share, memory, now, 0 if within else 1
             quota_usage.charge(db, policy, whose, *held, priority=priority, bounded=not by_engine)
-            epoch = queries.NEXT_EPOCH.first(db).epoch
-            values = {
+            epoch = self._database.next_epoch(db)
+            values: dict[str, Any] = {
                 "id": lease_id,
                 "key": key,
                 "person": holder.person,
@@ -139,7 +141,8 @@ class Leases:
             queries.NEW_SLICE.soon(db, *rows)
             first_span(db, lease_id, share, memory, now)
             self._database.changes.lease("granted", lease_id, key, [p.device.server for p in placed])
-            send_queued(db)
+            if at_once:
+                send_queued(db)
         except IntegrityError as error:
             raise Conflict(error) from None
         return Lease(
@@ -164,18 +167,26 @@ class Leases:
         )
 
     def worker_ready(
-        self, lease_id: str, device_id: str, endpoints: Iterable[str], steady: float
+        self, server: str, lease_id: str, device_id: str, endpoints: Iterable[str], steady: float
     ) -> Lease | None:
-        """Record that a worker listens; when all of a lease's do, it is ``live`` and its time begins.
+        """Record that a worker on a server listens; when all of a lease's do, it is ``live`` and its time begins.
 
-        Returns the lease, or None where there is no such slice.
+        Returns the lease, or None where it has no slice on that server.
         """
+        which = {"lease": lease_id}
         with self._database.deciding(awaited=False) as (db, _):
-            ready = {"lease": lease_id, "device": device_id, "where": " ".join(endpoints)}
-            queries.WORKER_READY.soon(db, ready)
-            if queries.ALL_WORKERS_READY.run(db, lease=lease_id, now=steady):
+            ready = {"device": device_id, "server": server, "where": " ".join(endpoints)}
+            queries.WORKER_READY.soon(db, which | ready)
+            all_ready, found, parts = rows_of(
+                db,
+                (queries.ALL_WORKERS_READY, which | {"now": steady}),
+                (queries.LEASE, which),
+                (queries.SLICES_OF_LEASE, which),
+            )
+            if all_ready:
                 self._database.changes.lease("live", lease_id)
-            return self._one(lease_id, db)
+            there = any(part.server == server for part in parts)
+            return self._lease_of(found, parts) if there else None
 
     def forget_caps(self, server: str) -> None:
         """Forget which caps the workers of a server have, since its agent attaches anew; one that starts has the cap of its order."""
@@ -413,7 +424,9 @@ class Leases:
 
     def _one(self, lease_id: str, db: sa.Connection) -> Lease | None:
         which = {"lease": lease_id}
-        found, parts = rows_of(db, (queries.LEASE, which), (queries.SLICES_OF_LEASE, which))
+        return self._lease_of(*rows_of(db, (queries.LEASE, which), (queries.SLICES_OF_LEASE, which)))
+
+    def _lease_of(self, found: Sequence[Any], parts: Iterable[Any]) -> Lease | None:
         if not found:
             return None
         steady = self._database.clock.steady()

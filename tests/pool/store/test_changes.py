@@ -66,7 +66,7 @@ def test_a_transaction_is_one_entry_and_each_reader_reads_it_once(new_postgresql
 def test_what_is_rolled_back_leaves_no_entry_and_no_gap(new_postgresql: Callable[..., str]) -> None:
     with stores(new_postgresql()) as (one, two):
         written = []
-        one.changes.on_written = lambda leases: written.append(1)
+        one.changes.on_written = lambda told: written.append(1)
         with contextlib.suppress(ZeroDivisionError), one.deciding():
             one.changes.lease("told", "never")
             raise ZeroDivisionError
