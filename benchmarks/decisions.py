@@ -37,6 +37,7 @@ from gpukernel.embedded import EmbeddedPool
 from gpukernel.pool.domain.fencing import NOBODY, Registration
 from gpukernel.pool.leases.agent_sessions import AgentSessions
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.rpc.garbage import collect_by_the_clock
 from gpukernel.pool.rpc.server import RunningPool, serve
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.store import schema
@@ -163,11 +164,11 @@ def stand(live: int) -> None:
                 await bare.start()
                 for number in range(live):
                     await get(pool.manager, f"live {number}")
-                gc.collect()
-                gc.freeze()  # as `gpukernel pool` does
+                collecting = asyncio.create_task(collect_by_the_clock())  # as `gpukernel pool` does
                 print(pool.address, address, flush=True)
                 await asyncio.to_thread(sys.stdin.read)
                 await bare.stop(None)
+                collecting.cancel()
 
     asyncio.run(work())
 

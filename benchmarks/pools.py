@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import getpass
 import os
 import pwd
@@ -29,6 +28,7 @@ from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.pool.domain.fencing import Registration
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc import peers
+from gpukernel.pool.rpc.garbage import collect_by_the_clock
 from gpukernel.pool.rpc.server import serve
 from gpukernel.pool.store.store import Store
 
@@ -144,7 +144,7 @@ async def _stand(number: int, *, each_waits: bool, servers: int, devices: int) -
                 with manager.store.transaction() as db:
                     db.execute(sa.text("SET SESSION synchronous_commit = on"))
             agents = [BeatingServer(manager, devices, f"p{number}-{n}") for n in range(servers)]
-            gc.freeze()  # as `gpukernel pool` does
+            collecting = asyncio.create_task(collect_by_the_clock())  # as `gpukernel pool` does
             beating = asyncio.create_task(_beat(agents))
             print("here", pool.address, flush=True)
             loop = asyncio.get_running_loop()
@@ -156,6 +156,7 @@ async def _stand(number: int, *, each_waits: bool, servers: int, devices: int) -
                 else:
                     print(await _hold(manager, number, servers, int(arguments[0])), flush=True)
             beating.cancel()
+            collecting.cancel()
             await asyncio.sleep(4 * STOPPING_SECONDS)  # until the last workers have ended
             for agent in agents:
                 agent.over = True
@@ -395,6 +396,13 @@ async def _grants(pools: list[Process]) -> float:
     return sum(await asyncio.gather(*(pool.ask(f"work {SECONDS} {CLIENTS}") for pool in pools))) / SECONDS
 
 
+def _checkpoint(address: str) -> None:
+    engine = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
+    with engine.connect() as db:
+        db.execute(sa.text("CHECKPOINT"))
+    engine.dispose()
+
+
 def _flush(address: str) -> float:
     """Return the seconds of a commit that waits for the disk: the median of some."""
     engine = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
@@ -487,6 +495,9 @@ async def _at_scale(address: str, alone: Table, granting: Table) -> None:
     """Measure a client's grants beside `LIVE` leases of three pools, and then one, two and three of them at work with their own share of the processors."""
     async with running(address, "scale", 3, servers=AGENTS // 3, devices=GIVEN) as pools:
         held = sum(await asyncio.gather(*(pool.ask(f"hold {LIVE // 3}") for pool in pools)))
+        _checkpoint(
+            address
+        )  # these leases are made within a minute here; their pages are written now, not beside what is measured
         await _for_a_client(address, pools, round(held), granting)
         rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
         try:

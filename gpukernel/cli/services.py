@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import platform
 import signal
@@ -28,6 +27,7 @@ from gpukernel.common.errors import PoolError
 from gpukernel.common.machine import machine_identity, raise_descriptor_limit
 from gpukernel.common.telemetry.tracing import start_tracing
 from gpukernel.pool.auth.listeners import Listener
+from gpukernel.pool.rpc.garbage import collect_by_the_clock
 from gpukernel.pool.rpc.server import prepare_state, serve
 
 __all__ = ["Notice", "agent", "notice_of", "pool", "up", "watchdog_or_default"]
@@ -91,9 +91,11 @@ async def _until_told_to_stop(*alongside: asyncio.Task[None], within: float = 0.
     within
         Seconds after which the process ends though it has not stopped; 0: it takes its time.
     """
-    gc.collect()
-    gc.freeze()  # collections leave out the objects that exist from the start
-    await _told(_told_to_stop(within), *alongside)
+    collecting = asyncio.create_task(collect_by_the_clock())
+    try:
+        await _told(_told_to_stop(within), *alongside)
+    finally:
+        collecting.cancel()
 
 
 def _told_to_stop(within: float = 0.0) -> asyncio.Event:

@@ -97,20 +97,20 @@ FENCE = CompiledSql(
     slices.update().where(*_THIS, IN_USE).values(fenced_until=sa.bindparam("until"), confirmed=True)
 )
 # What may be freed: fences that are over, and all of servers that were away for so long that no worker lives.
-FENCES_OVER = CompiledSql(
-    sa.select(slices.c.lease_id, slices.c.device_id, devices.c.server)
-    .join(devices, devices.c.id == slices.c.device_id)
-    .join(servers, servers.c.name == devices.c.server)
-    .where(
+_FENCED = sa.select(slices.c.lease_id, slices.c.device_id, devices.c.server).join(
+    devices, devices.c.id == slices.c.device_id
+)
+FENCES_OVER = CompiledSql(_FENCED.where(IN_USE, slices.c.fenced_until <= sa.bindparam("steady")))
+SERVERS_OVER = CompiledSql(
+    sa.select(servers.c.name).where(
+        servers.c.away_since.is_not(None), servers.c.fenced_until <= sa.bindparam("steady")
+    )
+)
+WITHOUT_FENCE = CompiledSql(
+    _FENCED.where(
         IN_USE,
-        sa.or_(
-            slices.c.fenced_until <= sa.bindparam("steady"),
-            sa.and_(
-                slices.c.fenced_until.is_(None),
-                servers.c.away_since.is_not(None),
-                servers.c.fenced_until <= sa.bindparam("steady"),
-            ),
-        ),
+        slices.c.fenced_until.is_(None),
+        devices.c.server.in_(sa.bindparam("names", expanding=True)),
     )
 )
 LEASE_OVER = CompiledSql(

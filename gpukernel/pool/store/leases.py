@@ -56,6 +56,12 @@ class HolderView(NamedTuple):
     size: int
 
 
+def _claimed(placed: Sequence[Placement]) -> tuple[int, int]:
+    """Return what slices claim of quotas: millionths of devices, and bytes."""
+    share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in placed)
+    return share, sum(p.memory_bytes for p in placed)
+
+
 class Leases:
     """The leases of one database."""
 
@@ -88,8 +94,8 @@ class Leases:
 
         Call it in a `Database.deciding` transaction; `now` is wall time.  What an engine has placed counts in the quotas and stays within
         none: who may have how much there is the engine's to say, as are its times, of which only `longest` is the pool's to keep.  A `ceiling`
-        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts in no quota.  Unless `at_once`,
-        the last of it goes with the next statement or the commit, which then may raise an `IntegrityError` in place of a conflict.
+        keeps all of its memory but a MiB for leases inside; one `within` has its memory from there, and counts in no quota.  Unless `at_once`
+        the next statement or the commit sends the last of it, and raises an `IntegrityError` for a conflict.
 
         Raises
         ------
@@ -100,9 +106,7 @@ class Leases:
         whose = quota_usage.accounts_of(holder.person, holder.course)
         by_engine = decided_by != "pool"
         span = (longest or None) if by_engine else policy.longest(whose, role, longest)
-        charged = [] if within else placed
-        share = sum(millionths(p.memory_bytes / p.device.memory_bytes) for p in charged)
-        memory = sum(p.memory_bytes for p in charged)
+        share, memory = _claimed([] if within else placed)
         made = [ceilings.new_slice(piece, ceiling=ceiling) for piece in placed]
         try:
             ceilings.promise(db, placed, within)
@@ -137,8 +141,7 @@ class Leases:
                 "priority": priority,
             }
             queries.NEW_LEASE.soon(db, values)
-            rows = ceilings.slice_rows(lease_id, made, within, decided_by)
-            queries.NEW_SLICE.soon(db, *rows)
+            queries.NEW_SLICE.soon(db, *ceilings.slice_rows(lease_id, made, within, decided_by))
             first_span(db, lease_id, share, memory, now)
             self._database.changes.lease("granted", lease_id, key, [p.device.server for p in placed])
             if at_once:
@@ -297,11 +300,13 @@ class Leases:
 
     def fences_over(self, steady: float) -> list[tuple[str, str, str]]:
         """Return lease, device and server of the workers that cannot live any more, since their fences are over."""
+        when = {"steady": steady}
         with self._database.reading() as db:
-            return [
-                (row.lease_id, row.device_id, row.server)
-                for row in queries.FENCES_OVER.rows(db, steady=steady)
-            ]
+            found, away = rows_of(db, (queries.FENCES_OVER, when), (queries.SERVERS_OVER, when))
+            for first in range(0, len(away), MOST_IN_A_LIST):
+                names = [row.name for row in away[first : first + MOST_IN_A_LIST]]
+                found += queries.WITHOUT_FENCE.rows(db, names=names)
+            return [(row.lease_id, row.device_id, row.server) for row in found]
 
     def renew(self, lease_ids: Iterable[str], steady: float) -> None:
         """Renew these leases; those that are ending stay so."""
@@ -350,41 +355,6 @@ class Leases:
         with self._database.reading() as db:
             found = queries.ENDING_SOON.rows(db, by=steady + within)
             return [(row.id, row.until, row.span, row.notice) for row in found]
-
-    def set_times(
-        self,
-        db: sa.Connection,
-        lease_id: str,
-        idle_limit: float,
-        was: float | None,
-        longest: float | None,
-        earliest: float,
-        ahead: float,
-    ) -> bool:
-        """Give a lease another idle limit and longest time; return whether it had others.
-
-        A longest time shorter than `was`, the quota's of before, is what its holder asked for, and stays where it is shorter than
-        `longest`.  It ends at the steady time `earliest` at the soonest, unless it was to end before.  Wall time is `ahead` of steady time.
-        """
-        row = db.execute(
-            sa.select(leases.c.until, leases.c.span, leases.c.idle_limit, leases.c.created).where(
-                leases.c.id == lease_id, LIVING, PLACED_BY_POOL
-            )
-        ).first()
-        if row is None:
-            return False
-        own = row.span if row.span is not None and (was is None or row.span < was) else None
-        spans = [span for span in (own, longest) if span is not None]
-        span, until = (min(spans), row.until) if spans else (None, None)
-        if span is not None and span != row.span:
-            begin = row.created - ahead if row.until is None else row.until - row.span
-            until = max(begin + span, min(earliest, row.until or earliest))
-        if (span, idle_limit) == (row.span, row.idle_limit):
-            return False
-        values = {"until": until, "span": span, "idle_limit": idle_limit}
-        db.execute(leases.update().where(leases.c.id == lease_id).values(values))
-        self._database.changes.lease("told", lease_id)
-        return True
 
     def idle(self, steady: float) -> list[tuple[str, float, float, str]]:
         """Return the leases that have been idle for half their limit or have a notice: id, idle time and limit in seconds, notice.

@@ -264,8 +264,7 @@ slices = Table(
     Column("connections", Integer, nullable=False, default=0),
     Column("idle_seconds", Float, nullable=False, default=0.0),  # as reported last
     Column("idle_since", Float, nullable=True),  # in steady time; empty while it is not idle, or of before
-    # its server has the order to start it
-    Column("confirmed", Boolean, nullable=False, server_default=text("true")),
+    Column("confirmed", Boolean, nullable=False, server_default=text("true")),  # it is ordered to start
     # Its worker is out of reach of whoever speaks for the server now, and may live until then.
     Column("fenced_until", Float, nullable=True),
     # Who decides over the device, as long as the worker may live: a device goes to nobody else before.
@@ -281,6 +280,7 @@ slices = Table(
         ["device_id", "decided_by"], ["devices.id", "devices.decided_by"], name="one_decider_a_device"
     ),
     _living("slices_in_use", "device_id", "lease_id", condition="worker <> 'gone'"),
+    _living("slices_fenced", "fenced_until", condition="fenced_until IS NOT NULL"),
 )
 
 # States for conditions, written out as in the indices over what is not over: for parameters SQLite would have to plan anew each time.

@@ -312,3 +312,28 @@ def test_what_no_server_had_is_refused_while_one_is_away(tmp_path: Path, named: 
         assert refused.value.code == "no_such_model"
 
     story(tmp_path, tell)
+
+
+def test_a_server_calls_no_worker_of_another_server_ready(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        world.agent.prompt = False
+        other = Agent(world.manager, "other", prompt=False)
+        other.attach()
+        wanted = SliceRequest(share=0.5, devices=2)
+        events = world.manager.acquire("both", wanted, Holder("anna"), 60, 600)
+        waiting = asyncio.ensure_future(anext(aiter(events)))
+        while not (world.agent.to_start and other.to_start):
+            await asyncio.sleep(0.01)
+        [(lease_id, there)] = other.to_start
+        world.agent.start()
+        world.sessions.worker_ready("s", lease_id, there, ("tcp:evil:1",))
+        lease = world.store.leases.get(lease_id)
+        assert lease is not None
+        assert lease.state == "starting"
+        assert {piece.server: piece.endpoints for piece in lease.slices} == {"s": ("unix:/x",), "other": ()}
+        other.start()
+        lease = await waiting
+        assert isinstance(lease, Lease)
+        assert lease.state == "live"
+
+    story(tmp_path, tell)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -103,5 +104,61 @@ def test_what_stays_within_one_pool_is_not_told_at_once(
                 await lease_of(one, f"k{number}", "server-0")
             await asyncio.sleep(0.3)
             assert looks == []
+
+    asyncio.run(tell())
+
+
+def told_of(url: str) -> Any:
+    """A connection that hears what pools on a database notify each other of."""
+    import psycopg
+
+    connection = psycopg.connect(url, autocommit=True)
+    connection.execute("LISTEN gpukernel")
+    return connection
+
+
+def heard(connection: Any, seconds: float = 0.2) -> list[str]:
+    return [notice.payload for notice in connection.notifies(timeout=seconds)]
+
+
+def test_a_commit_that_is_awaited_elsewhere_notifies_by_itself(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        async with following(url, 2, monkeypatch) as (one, _):
+            with told_of(url) as listener:
+                with one.store.deciding():
+                    one.store.changes.lease("granted", "lease", "key", ["server-1"])
+                    assert heard(listener) == []
+                # No turn of the loop has come: nothing but the commit can have said it.
+                assert heard(listener) == [f'{one.manager.id} ["key", "server-1"]']
+                with contextlib.suppress(ZeroDivisionError), one.store.deciding():
+                    one.store.changes.lease("granted", "never", "key", ["server-1"])
+                    raise ZeroDivisionError
+                assert heard(listener) == []
+                with one.store.deciding():
+                    for number in range(1000):
+                        one.store.changes.lease("granted", f"lease {number}", f"key {number}", ["server-1"])
+                assert heard(listener) == [one.manager.id]  # too many to be named: all look
+
+    asyncio.run(tell())
+
+
+def test_those_who_do_not_wait_for_it_hear_of_a_commit_a_moment_later(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        async with following(url, 2, monkeypatch) as (one, _):
+            monkeypatch.setattr(peers, "NOTIFY_SECONDS", 1.0)
+            with told_of(url) as listener:
+                for number in range(3):  # more of them put it off no further
+                    with one.store.deciding():
+                        one.store.changes.lease("granted", f"lease {number}", "key", ["server-1"])
+                    await asyncio.sleep(0.3)
+                assert one.manager.id not in heard(listener, 0)
+                await asyncio.sleep(1.0)
+                assert heard(listener) == [one.manager.id]
 
     asyncio.run(tell())

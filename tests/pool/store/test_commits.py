@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,49 @@ def test_a_commit_is_on_disk_when_it_lasts(fragile: FragileDatabase) -> None:
         with database.transaction() as db:
             db.execute(sa.text("SELECT n FROM mine"))
         assert database.commits.number == number  # there is nothing to wait for
+        database.close()
+
+    asyncio.run(work())
+
+
+def test_what_is_announced_is_flushed_though_nobody_waits_yet(fragile: FragileDatabase) -> None:
+    database = Database(fragile.url)
+    waiting = "SELECT pg_current_wal_insert_lsn() - pg_current_wal_flush_lsn() AS bytes"
+    with database.transaction() as db:
+        db.execute(sa.text("CREATE TABLE mine (n integer)"))
+    assert fragile.rows(waiting)[0].bytes > 0
+    number = database.commits.announce()
+    assert number == database.commits.number
+    ends = time.monotonic() + 20
+    while not database.commits.is_lasting(number):
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    assert fragile.rows(waiting)[0].bytes == 0
+    assert database.commits.announce() == number  # and nothing is left to do
+    database.close()
+
+
+def test_what_was_announced_and_lost_is_flushed_no_more(fragile: FragileDatabase) -> None:
+    async def work() -> None:
+        database = Database(fragile.url)
+        with database.transaction() as db:
+            db.execute(sa.text("CREATE TABLE mine (n integer)"))
+        fragile.crash()
+        number = database.commits.announce()
+        ends = time.monotonic() + 20
+        while not database.commits.broken:
+            assert time.monotonic() < ends
+            await asyncio.sleep(0.01)
+        with pytest.raises(DatabaseLost):
+            await database.commits.lasting(number)
+        fragile.start()
+        with contextlib.suppress(sa.exc.DBAPIError), database.transaction() as db:
+            db.execute(sa.text("SELECT 1"))
+        with database.transaction() as db:
+            db.execute(sa.text("CREATE TABLE mine (n integer)"))
+        await database.commits.lasting(database.commits.announce())
+        with pytest.raises(DatabaseLost):
+            await database.commits.lasting(number)
         database.close()
 
     asyncio.run(work())
