@@ -1,12 +1,13 @@
 """The kernels of ``portable_kernels.h`` on the simulated GPU or by OpenCL.
 
-``python -m benchmarks.subjects.portable_kernels simgpu|opencl ROUNDS`` prints as JSON the least seconds of each and a sum of what it
-computed, by which the two can be compared.
+``python -m benchmarks.subjects.portable_kernels simgpu|opencl ROUNDS`` reads titles of kernels, and prints for each as JSON its median
+seconds and a sum of what it computed, by which the two can be compared.
 """
 
 from __future__ import annotations
 
 import ctypes as c
+import functools
 import json
 import statistics
 import sys
@@ -199,25 +200,34 @@ class OpenCl:
 
 
 def main(where: str, rounds: int) -> None:
-    """Print the median seconds of ``rounds`` launches of each kernel, after two that compile, and the sum of its first result."""
+    """Answer each line of standard input, the title of a kernel, with its median seconds and the sum of its first result, as JSON.
+
+    The seconds are those of ``rounds`` launches after two that compile.
+    """
     machine = SimulatedGpu() if where == "simgpu" else OpenCl()
-    answer = {}
-    for title, kernel in KERNELS.items():
+
+    @functools.cache
+    def prepared(title: str) -> tuple[Callable[[], None], float]:
+        kernel = KERNELS[title]
         data = arrays(kernel)
         run, read = machine.kernel(kernel, data)
-        times = []
-        for number in range(rounds + 2):
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-            if number == 0:
-                read()
+        run()
+        read()
         # Neighbours count differently: a result whose numbers stand in another order has another sum.  No product of
         # vectors, for NumPy has its BLAS compute that, whose threads go on looking for work while the next kernel runs.
         result = data[kernel.result].astype(np.float64)
         weights = 1 + np.arange(result.size) % 7
-        answer[title] = (statistics.median(times[2:]), float((np.abs(result) * weights).sum()))
-    print(json.dumps(answer))
+        return run, float((np.abs(result) * weights).sum())
+
+    print("ready", flush=True)
+    for line in sys.stdin:
+        run, total = prepared(line.strip())
+        times = []
+        for _ in range(rounds + 1):
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+        print(json.dumps([statistics.median(times[1:]), total]), flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.native.simgpu_compiler.conftest import VECTORS
 from tests.native.simgpu_exec.conftest import element, element_text
 from tests.native.simgpu_exec.exact import BRAIN, HALF
 from tests.real_gpu import REAL
@@ -160,6 +161,50 @@ def test_atomic_updates_give_what_was_before(device: Any, row: Any, space: str) 
         assert next_ones, f"nobody has found {old}"
         idle = [n for n in next_ones if after(function, old, rest[n][1]) == old]
         old = after(function, *rest.pop((idle or next_ones)[0]))
+
+
+#   what is there, what is added, and what is there afterwards: in global memory and in shared memory
+SMALL_SUMS = [
+    (0x00400000, 0x00000000, 0x00000000, 0x00400000),  # one that is subnormal before
+    (0x00000000, 0x00400000, 0x00000000, 0x00400000),  # that is added
+    (0x80400000, 0x80000000, 0x80000000, 0x80400000),  # zeros of their signs
+    (0x00800000, 0x80C00000, 0x80000000, 0x80400000),  # a sum of normal ones
+    (0x00400000, 0x00400000, 0x00000000, 0x00800000),  # whose sum is normal
+    (0x00800000, 0x00400000, 0x00800000, 0x00C00000),
+    (0x00C00000, 0x80800000, 0x00000000, 0x00400000),
+    (0x3F800000, 0x40000000, 0x40400000, 0x40400000),
+]
+
+
+@pytest.mark.parametrize("how", ["interpreter", *VECTORS])
+@pytest.mark.parametrize("wanted", [True, False], ids=["atom", "red"])
+@pytest.mark.parametrize("space", ["global", "shared", "generic", "both"])
+def test_additions_flush_subnormal_numbers_in_global_memory_alone(
+    device: Any, monkeypatch: pytest.MonkeyPatch, how: str, wanted: bool, space: str
+) -> None:
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_TIER", "interpreter" if how == "interpreter" else "compiled")
+    monkeypatch.setenv("GPUKERNEL_SIMGPU_VECTORS", "" if how == "interpreter" else how)
+    before, added, in_global, in_shared = (
+        np.resize(np.array(column, U4), 32) for column in zip(*SMALL_SUMS, strict=True)
+    )
+    text = """
+    { .shared .align 4 .b8 cell[128]; .reg .b64 %g, %s, %here; .reg .pred %odd; .reg .f32 %v, %old;
+    ld.param.u64 %g, [pb]; mul.wide.u32 %y0, %i, 4; add.u64 %g, %g, %y0;
+    mov.u64 %s, cell; add.u64 %s, %s, %y0; st.shared.b32 [%s], %b; GENERIC
+    and.b32 %x0, %i, 1; setp.eq.u32 %odd, %x0, 1; mov.b32 %v, %a; mov.b32 %old, %b; mov.u64 %here, %PLACE; CHOOSE
+    UPDATE
+    mov.b32 %c, %old; setp.ne.b32 %p1, %c, %b; ld.LOADED.b32 %d, [%here]; @%p1 mov.b32 %d, 0x7fc00000; }
+    """
+    name = space if space in ("global", "shared") else ""
+    text = text.replace("GENERIC", "" if name else "cvta.shared.u64 %s, %s;").replace(
+        "PLACE", space[0] if name else "s"
+    )
+    text = text.replace("CHOOSE", "@%odd mov.u64 %here, %g;" if space == "both" else "")
+    update = f"atom.{name}.add.f32 %old, [%here], %v;" if wanted else f"red.{name}.add.f32 [%here], %v;"
+    text = text.replace("UPDATE", update).replace("LOADED", name).replace("..", ".")
+    got = element(device, text, added, before, added, U4)
+    want = {"global": in_global, "both": np.where(LANE % 2, in_global, in_shared)}.get(space, in_shared)
+    np.testing.assert_array_equal(got, want, err_msg=space)
 
 
 def test_brain_float_and_vector_atomics(device: Any) -> None:

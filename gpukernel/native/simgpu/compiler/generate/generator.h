@@ -349,6 +349,7 @@ class Generator {
     void copy_chunk(const MemoryOp& m, bool to_lanes);
     bool atomic();
     void update_all_lanes(const AtomicOp& m);
+    void flush(Gpr r);
     void update_lane(const AtomicOp& m, bool wanted, bool locks);
 
     // exchange.cpp: between lanes

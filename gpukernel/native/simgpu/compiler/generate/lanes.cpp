@@ -189,6 +189,15 @@ void Generator::update_all_lanes(const AtomicOp& m) {
     }
 }
 
+// A subnormal number in r becomes the zero of its sign.
+void Generator::flush(Gpr r) {
+    Label normal;
+    a_.test(r, 0x7f800000);
+    a_.jump(not_equal, normal);
+    a_.alu(Assembler::bit_and, r, INT32_MIN, false);
+    a_.bind(normal);
+}
+
 // What lies at rsi is updated with the lane's operands; what was there before comes into rax, where it is
 // wanted.  `locks`: other threads may do so, too.
 void Generator::update_lane(const AtomicOp& m, bool wanted, bool locks) {
@@ -219,9 +228,21 @@ void Generator::update_lane(const AtomicOp& m, bool wanted, bool locks) {
     a_.bind(again);
     if (m.is_float) {
         const Encoding sum{wide ? kF2 : kF3, 1, wide, 0x58};  // vaddss, vaddsd
-        a_.vector_from(0, rax, wide);
-        a_.vector(sum, 0, 0, with);
-        a_.vector_to(rdi, 0, wide);
+        if (locks && !wide) {
+            // On global memory, though not on shared one, additions flush (the ISA's note on atom and red).
+            a_.move(rdi, rax, false);
+            a_.load(r8, with, false);
+            flush(rdi), flush(r8);
+            a_.vector_from(0, rdi, false);
+            a_.vector_from(1, r8, false);
+            a_.vector(sum, 0, 0, 1);
+            a_.vector_to(rdi, 0, false);
+            flush(rdi);
+        } else {
+            a_.vector_from(0, rax, wide);
+            a_.vector(sum, 0, 0, with);
+            a_.vector_to(rdi, 0, wide);
+        }
     } else if (plain) {
         a_.load(rdi, with, wide);
         a_.alu(kPlainUpdates[m.kind], rdi, rax, wide);

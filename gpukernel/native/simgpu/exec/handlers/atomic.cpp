@@ -20,10 +20,24 @@ struct Word<f64> {
     using type = u64;
 };
 
-template <class T, auto F>
+// Which lanes' addresses are of global memory: the windows of others begin above it.
+u32 lanes_in_global(const Warp& w, const Op& op) {
+    if (op.sub & 1) return kFull;  // addresses of 32 bits lie below all windows
+    const u64* a = in<u64>(w, op.a);
+    u32 lanes = 0;
+    for (int i = 0; i < kLanes; ++i)
+        lanes |= static_cast<u32>(!((a[i] + static_cast<u64>(op.imm)) >> kWindowShift)) << i;
+    return lanes;
+}
+f32 flushed(f32 x) { return __builtin_fabsf(x) < 0x1p-126f ? __builtin_copysignf(0, x) : x; }
+
+// `flushes`: on global memory, though not on shared one, subnormal numbers become zeros of their sign before
+// and after an addition of single precision (the ISA's note on atom and red).
+template <class T, auto F, bool flushes = false>
 void atomic(Warp& w, const Op& op) {
     using U = typename Word<T>::type;
     alignas(64) u64 ad[kLanes];
+    const u32 flushing = flushes ? lanes_in_global(w, op) : 0;
     locate<Space::generic, sizeof(T)>(w, op, ad);
     w.touched = true;
     const T* b = in<T>(w, op.b);
@@ -33,8 +47,16 @@ void atomic(Warp& w, const Op& op) {
         U* p = reinterpret_cast<U*>(ad[i]);
         U old = __atomic_load_n(p, __ATOMIC_RELAXED);
         U next;
-        do next = std::bit_cast<U>(static_cast<T>(F(std::bit_cast<T>(old), b[i])));
-        while (!__atomic_compare_exchange_n(p, &old, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+        do {
+            const T before = std::bit_cast<T>(old);
+            if constexpr (flushes) {
+                const bool flush = flushing >> i & 1;
+                const T sum = F(flush ? flushed(before) : before, flush ? flushed(b[i]) : b[i]);
+                next = std::bit_cast<U>(flush ? flushed(sum) : sum);
+            } else {
+                next = std::bit_cast<U>(static_cast<T>(F(before, b[i])));
+            }
+        } while (!__atomic_compare_exchange_n(p, &old, next, true, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
         if (d) d[i] = old;
     }
 }
@@ -111,7 +133,7 @@ const HandlerEntry entries[] = {
     ENDS("s64", s64),
     RMW("inc.u32", u32, a >= b ? 0 : a + 1),
     RMW("dec.u32", u32, a == 0 || a > b ? b : a - 1),
-    RMW("add.f32", f32, a + b),
+    {"atom.add.f32", atomic<f32, [](f32 a, f32 b) { return a + b; }, true>},
     RMW("add.f64", f64, a + b),
     HALVES("f16", Half),
     HALVES("bf16", Brain),
