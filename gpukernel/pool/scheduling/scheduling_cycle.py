@@ -268,7 +268,7 @@ class SchedulingCycle:
         """
         state, alone = self._state, self._doubted is None or request.key in self._doubted
         try:
-            with self._db.begin_nested() if alone else contextlib.nullcontext():
+            with self._store.savepoint() if alone else contextlib.nullcontext():
                 lease = self._store.leases.grant(
                     self._db,
                     self._policy,

@@ -145,6 +145,14 @@ class ChangeLog:
         self._check()
         self._everything = True
 
+    def mark(self) -> int:
+        """Return how many changes of leases are noted, for `back_to`."""
+        return len(self._leases)
+
+    def back_to(self, mark: int) -> None:
+        """Forget the changes of leases that were noted since `mark`, since they are undone."""
+        del self._leases[mark:]
+
     def _check(self) -> None:
         if not self._database.decides:
             raise RuntimeError("A change is noted in a transaction that does not hold the ledger's lock.")

@@ -107,7 +107,8 @@ class Commits:
         if not self.is_lasting(self.number):
             with self._state:
                 self._announced = self.number
-                self._wake()
+                with contextlib.suppress(RuntimeError):  # who waits for it says so
+                    self._wake()
         return self.number
 
     # --- whoever sends something out ---
@@ -147,8 +148,13 @@ class Commits:
     def _wake(self) -> None:
         """Have the thread look, which is made where there is none; whoever calls holds the lock."""
         if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._work, name="gpukernel-flush", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._work, name="gpukernel-flush", daemon=True)
+            self._thread = thread
+            try:
+                thread.start()
+            except RuntimeError:  # the system has no thread left; whoever asks next tries again
+                self._thread = None
+                raise
         self._state.notify_all()
 
     # --- the thread that waits for the disk ---

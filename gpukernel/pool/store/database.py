@@ -439,6 +439,18 @@ class Database:
         _EPOCH.soon(db, {"new": self._epoch})
         return self._epoch
 
+    @contextlib.contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Open a part of a transaction that holds the ledger's lock: an error undoes that part, and no more."""
+        epoch, noted = self._epoch, self.changes.mark()
+        try:
+            with self._db.begin_nested():
+                yield
+        except BaseException:
+            self._epoch = epoch
+            self.changes.back_to(noted)
+            raise
+
     def versions(self, db: sa.Connection) -> Any:
         """Return the ledger's ``policy_version``, ``devices_version`` and ``queue_version``, without locking it."""
         return _VERSIONS.first(db)

@@ -101,16 +101,15 @@ _FENCED = sa.select(slices.c.lease_id, slices.c.device_id, devices.c.server).joi
     devices, devices.c.id == slices.c.device_id
 )
 FENCES_OVER = CompiledSql(_FENCED.where(IN_USE, slices.c.fenced_until <= sa.bindparam("steady")))
-SERVERS_OVER = CompiledSql(
-    sa.select(servers.c.name).where(
-        servers.c.away_since.is_not(None), servers.c.fenced_until <= sa.bindparam("steady")
-    )
-)
+_LOST = servers.c.away_since.is_not(None), servers.c.fenced_until <= sa.bindparam("steady")
+SERVERS_OVER = CompiledSql(sa.select(servers.c.name).where(*_LOST))
+# One of them may be back, and have new workers, since they were asked for.
 WITHOUT_FENCE = CompiledSql(
-    _FENCED.where(
+    _FENCED.join(servers, servers.c.name == devices.c.server).where(
         IN_USE,
         slices.c.fenced_until.is_(None),
-        devices.c.server.in_(sa.bindparam("names", expanding=True)),
+        servers.c.name.in_(sa.bindparam("names", expanding=True)),
+        *_LOST,
     )
 )
 LEASE_OVER = CompiledSql(

@@ -305,7 +305,7 @@ class Leases:
             found, away = rows_of(db, (queries.FENCES_OVER, when), (queries.SERVERS_OVER, when))
             for first in range(0, len(away), MOST_IN_A_LIST):
                 names = [row.name for row in away[first : first + MOST_IN_A_LIST]]
-                found += queries.WITHOUT_FENCE.rows(db, names=names)
+                found += queries.WITHOUT_FENCE.rows(db, names=names, steady=steady)
             return [(row.lease_id, row.device_id, row.server) for row in found]
 
     def renew(self, lease_ids: Iterable[str], steady: float) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -16,6 +18,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, Holder, Lease, Queued, SliceRequest
 from gpukernel.pool.domain.fencing import SILENT_SECONDS, ahead_seconds, fence_seconds
 from gpukernel.pool.leases.manager import LeaseManager
+from gpukernel.pool.store import leases as leases_module
 from gpukernel.pool.store.schema import audit
 from gpukernel.pool.store.servers import Servers
 from gpukernel.pool.store.store import Store
@@ -337,3 +340,97 @@ def test_a_server_calls_no_worker_of_another_server_ready(tmp_path: Path) -> Non
         assert lease.state == "live"
 
     story(tmp_path, tell)
+
+
+def test_a_server_that_calls_a_worker_ready_of_a_lease_elsewhere_has_to_stop_it(tmp_path: Path) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a")
+        other = Agent(world.manager, "other", prompt=False)
+        other.attach()
+        world.sessions.worker_ready("other", lease.id, "s/0", ("tcp:evil:1",))
+        assert other.to_stop == [(lease.id, "s/0")]
+        found = world.store.leases.get(lease.id)
+        assert found is not None
+        assert [piece.endpoints for piece in found.slices] == [("unix:/x",)]
+
+    story(tmp_path, tell)
+
+
+def test_what_is_over_is_what_no_fence_keeps_and_no_server_that_is_there(database: str) -> None:
+    async def tell(world: World) -> None:
+        lease = await world.get("a")
+        now = world.manager.steady()
+
+        def over_after(statement: str) -> bool:
+            with world.store.deciding() as (db, _):
+                db.execute(sa.text(statement), {"now": now} if ":now" in statement else {})
+            found = world.store.leases.fences_over(now)
+            assert found in ([], [(lease.id, "s/0", "s")])
+            return bool(found)
+
+        assert not over_after("UPDATE servers SET fenced_until = :now - 1")  # it has not been silent for long
+        assert over_after("UPDATE servers SET away_since = :now - 1")
+        assert not over_after("UPDATE slices SET fenced_until = :now + 1")  # that of an earlier agent
+        assert over_after("UPDATE slices SET fenced_until = :now - 1")
+        assert over_after("UPDATE servers SET away_since = NULL")
+        assert not over_after("UPDATE slices SET fenced_until = NULL")
+
+    story(database, tell)
+
+
+def test_what_lies_on_many_servers_that_are_lost_is_free_after_their_fences(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases_module, "MOST_IN_A_LIST", 1)
+
+    async def tell(world: World) -> None:
+        others = [Agent(world.manager, f"other {number}") for number in range(2)]
+        for agent in others:
+            agent.attach()
+        for key in "abc":
+            await world.get(key, 1.0)
+        for agent in (world.agent, *others):
+            agent.prompt = False
+            world.sessions.detach(agent.name, agent)
+        assert world.promised() == 3.0
+        await silence(world, written(world.manager.valid_seconds) + 2)
+        assert world.promised() == 0
+
+    story(tmp_path, tell)
+
+
+def test_what_is_granted_on_a_server_that_came_back_meanwhile_is_not_freed(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a transaction each query of PostgreSQL's sees a state of its own, and another pool may decide in between."""
+
+    async def tell(world: World, other: World) -> None:
+        world.agent.prompt = False
+        world.sessions.detach("s", world.agent)
+        for _ in range(round(written(world.manager.valid_seconds)) + 2):
+            world.now = other.now = world.now + 1
+            other.agent.beat()
+            other.manager.tick()
+        rows_of = leases_module.rows_of
+
+        def and_then_it_comes_back(*asked: Any) -> Any:
+            found = rows_of(*asked)
+            monkeypatch.setattr(leases_module, "rows_of", rows_of)
+            back = Agent(other.manager, "s")
+            back.registration = replace(world.agent.registration, instance=secrets.token_hex(4))
+            back.register()
+            events = other.manager.acquire("new", SliceRequest(share=1.0, server="s"), Holder("anna"), -1, 0)
+            with contextlib.suppress(StopIteration):
+                anext(aiter(events)).send(None)
+            return found
+
+        monkeypatch.setattr(leases_module, "rows_of", and_then_it_comes_back)
+        over = world.store.leases.fences_over(world.manager.steady())
+        assert len(other.store.leases.living_on("s")) == 1
+        assert over == []
+
+    async def tell_both(world: World) -> None:
+        await tell(world, World(url, server="t"))
+
+    url = new_postgresql()
+    story(url, tell_both)

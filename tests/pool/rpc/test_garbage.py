@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import signal
 import weakref
 from collections.abc import Callable
 
 import pytest
 
+from gpukernel.cli import services
 from gpukernel.pool.rpc import garbage
 
 
@@ -53,3 +55,18 @@ def test_garbage_is_collected_by_the_clock_alone(monkeypatch: pytest.MonkeyPatch
         assert gc.get_freeze_count() == 0
 
     asyncio.run(work())
+
+
+def test_services_collect_by_the_clock() -> None:
+    async def oldest() -> None:
+        await until(lambda: gc.get_threshold()[2] > 1_000_000)
+
+    async def work() -> None:
+        await services._until_told_to_stop(asyncio.create_task(oldest()))
+
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        asyncio.run(work())
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

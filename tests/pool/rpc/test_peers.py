@@ -162,3 +162,67 @@ def test_those_who_do_not_wait_for_it_hear_of_a_commit_a_moment_later(
                 assert heard(listener) == [one.manager.id]
 
     asyncio.run(tell())
+
+
+def test_all_hear_of_a_commit_while_others_follow_it(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        async with following(url, 2, monkeypatch) as (one, _):
+            monkeypatch.setattr(peers, "NOTIFY_SECONDS", 1.0)
+            with told_of(url) as listener:
+                async with asyncio.timeout(20):
+                    while one.manager.id not in heard(listener, 0):
+                        with one.store.deciding():
+                            one.store.changes.lease("granted", "lease", "key", ["server-1"])
+                        await asyncio.sleep(0.1)
+
+    asyncio.run(tell())
+
+
+def test_a_commit_that_all_were_notified_of_is_told_once(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        async with following(url, 2, monkeypatch) as (one, _):
+            monkeypatch.setattr(peers, "NOTIFY_SECONDS", 0.1)
+            monkeypatch.setattr(peers, "MOST_BYTES", 10)
+            with told_of(url) as listener:
+                with one.store.deciding():
+                    one.store.changes.lease("granted", "lease", "key", ["server-1"])
+                await asyncio.sleep(0.5)
+                assert heard(listener, 0) == [one.manager.id]
+
+    asyncio.run(tell())
+
+
+def test_a_commit_that_is_made_while_all_are_notified_is_told_too(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell() -> None:
+        import psycopg
+
+        url = new_postgresql()
+        async with following(url, 2, monkeypatch) as (one, _):
+            execute = psycopg.AsyncConnection.execute
+            told = list[object]()
+
+            async def and_meanwhile(self: Any, query: Any, *values: Any) -> Any:
+                done = await execute(self, query, *values)
+                told.append(query)
+                if len(told) == 1:
+                    with one.store.deciding():
+                        one.store.changes.lease("told", "second")
+                return done
+
+            monkeypatch.setattr(psycopg.AsyncConnection, "execute", and_meanwhile)
+            monkeypatch.setattr(peers, "NOTIFY_SECONDS", 0.0)
+            with one.store.deciding():
+                one.store.changes.lease("told", "first")
+            async with asyncio.timeout(20):
+                while len(told) < 2:
+                    await asyncio.sleep(0.01)
+
+    asyncio.run(tell())

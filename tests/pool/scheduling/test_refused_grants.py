@@ -246,6 +246,19 @@ def test_many_are_refused_in_one_decision(database: str) -> None:
     story(database, tell)
 
 
+def test_what_was_refused_is_no_grant_in_the_count_of_all(database: str) -> None:
+    async def tell(world: World) -> None:
+        await one_is_refused(world)
+        assert has(world, "c", "z")
+        with world.store.reader.connect() as db:
+            granted, epoch = db.execute(
+                sa.text("SELECT (SELECT count(*) FROM leases), epoch FROM ledger")
+            ).one()
+        assert (granted, epoch) == (4, 4)
+
+    story(database, tell)
+
+
 def test_so_many_refusals_end_a_decision(database: str) -> None:
     async def tell(world: World) -> None:
         world.rule(ML)

@@ -204,3 +204,23 @@ def test_the_servers_of_a_lease_that_ends_are_told_with_it(new_postgresql: Calla
         news = two.changes.news()
         assert news is not None
         assert news[0].leases == (LeaseChange("ends", "a", "", ("t",)),), "no worker is left on the other one"
+
+
+def test_what_is_refused_with_the_commit_is_told_to_nobody(new_postgresql: Callable[..., str]) -> None:
+    with stores(new_postgresql()) as (one, two):
+        written = list[str]()
+        one.changes.on_writing = lambda leases: "news"
+        one.changes.on_written = written.append
+        refused = CompiledSql(sa.text("UPDATE ledger SET id = 2"))
+
+        def refuse() -> None:
+            with one.deciding() as (db, _):
+                one.changes.lease("told", "never")
+                refused.soon(db, {})
+
+        with pytest.raises(sa.exc.IntegrityError):
+            refuse()
+        with one.deciding():
+            pass
+        assert written == []
+        assert ids(two.changes.news()) == []

@@ -445,3 +445,52 @@ def test_why_nothing_reaches_the_disk_is_in_the_log(
 
     asyncio.run(work())
     assert "permission denied for function" in caplog.text
+
+
+def test_a_flush_that_failed_is_not_tried_again_for_what_was_announced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Connection:
+        def execute(self, statement: object) -> None:
+            if "emit" in str(statement):
+                raise sa.exc.DBAPIError("", None, Exception("gone"))
+
+        def close(self) -> None: ...
+
+    commits = Commits(Connection)  # type: ignore[arg-type]
+    commits.renewed()
+    looks = list[bool]()
+    settle = commits._settle
+    monkeypatch.setattr(commits, "_settle", lambda: (looks.append(commits.broken), settle()))
+    commits.made()
+    for _ in range(10):
+        commits.announce()
+        time.sleep(0.02)
+    commits.close()
+    assert looks == [True]
+
+
+def test_every_answer_announces_what_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    announced, awaited = list[int](), list[int]()
+
+    def announce(_: Commits) -> int:
+        announced.append(len(announced) + 1)
+        return announced[-1]
+
+    async def lasting(_: Commits, number: int) -> None:
+        awaited.append(number)
+
+    monkeypatch.setattr(Commits, "announce", announce)
+    monkeypatch.setattr(Commits, "lasting", lasting)
+
+    async def work() -> None:
+        address = f"unix:{socket_path(tmp_path)}"
+        async with serve(tmp_path), PoolClient(address) as client:
+            await client.devices()
+            assert awaited == announced == [1]
+            with pytest.raises(PoolError):  # no GPU server is there
+                await anext(client.acquire("k", SliceRequest(memory_bytes=GIB), Holder("anna")))
+        assert len(announced) > 1
+        assert awaited == announced
+
+    asyncio.run(work())

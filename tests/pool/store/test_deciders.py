@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -350,3 +351,30 @@ def test_slices_of_before_are_the_pools_while_their_workers_may_live(database: s
     with pytest.raises(IntegrityError):
         change(store, schema.devices.update().values(decided_by="slurm", available=False))
     store.close()
+
+
+def test_every_grant_has_a_greater_number(store: Store, database: str) -> None:
+    """So it has in one transaction with others, beside one that is taken back, and after those of another pool."""
+    other = Store(database)
+    device_a = next(d for d in store.devices.all() if d.uuid == A)
+
+    def grant_in(db: sa.Connection, policy: Policy, key: str) -> None:
+        store.leases.grant(db, policy, key, Holder("anna"), "", [Placement(device_a, GIB)], 20, 0, NOW, NOW)
+
+    grant(store, A, "pool", "k0", GIB)
+    with store.deciding() as (db, row):
+        policy = store.policy.current(db, row.policy_version)
+        grant_in(db, policy, "k1")
+        grant_in(db, policy, "k2")
+        with contextlib.suppress(ZeroDivisionError), db.begin_nested():
+            grant_in(db, policy, "never")
+            raise ZeroDivisionError
+        grant_in(db, policy, "k3")
+        grant(store, A, "pool", "k4", GIB)
+    grant(other, A, "pool", "k5", GIB)
+    grant(store, A, "pool", "k6", GIB)
+    other.close()
+    with store.transaction() as db:
+        epochs = list(db.execute(sa.select(schema.leases.c.epoch).order_by(schema.leases.c.key)).scalars())
+    assert len(epochs) == 7
+    assert epochs == sorted(set(epochs))
