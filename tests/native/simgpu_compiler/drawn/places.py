@@ -171,6 +171,12 @@ def atomics() -> list[Form]:
                     f"and.b{t[1:]} {z}, ?{k}, {mask}; red{space}.add.{t} [{base}+{64 if k == 'r' else 72}], {z};"
                 )
             )
+    # Subnormal numbers and such as have subnormal sums, which global memory alone flushes.
+    tiny = "and.b32 %z0, ?r, 0x80ffffff; st{0}.b32 [{1}+64], %z0; and.b32 %z1, ?r, 0x80ffffff; "
+    for space, base in ((".global", "%g"), (".shared", "%s"), ("", "%sg"), ("", "%g")):
+        start = tiny.format(space, base)
+        forms.append(Form(f"{start}atom{space}.add.f32 =r, [{base}+64], %z1; ld{space}.b32 =r, [{base}+64];"))
+        forms.append(Form(f"{start}red{space}.add.f32 [{base}+64], %z1; ld{space}.b32 =r, [{base}+64];"))
     for n, of in product(("add", "min", "max"), ("f16", "bf16", "f16x2", "bf16x2")):
         k, bytes_ = register(of), size(of) // 8
         forms += [

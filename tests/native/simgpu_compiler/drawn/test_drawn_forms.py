@@ -6,9 +6,11 @@ the compiled tier with all vectors that there are, and leaves those that differ,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -119,23 +121,37 @@ def test_each_operation_that_the_compiler_knows_is_drawn(
 
 
 def main(seed: int, seconds: float) -> None:
-    """Draw kernels from a seed on, and leave those that differ in files."""
+    """Draw kernels from a seed on, leave those that differ in files, and name those that were not compiled."""
     os.environ["GPUKERNEL_SIMGPU"] = "h100"
-    device, end, number, others = Device(str(simgpu_library())), time.monotonic() + seconds, seed, 0
-    while time.monotonic() < end:
-        drawing = Drawing(number)
-        want = run(device, drawing, number, "interpreter")
-        for how in VECTORS:
-            got = run(device, drawing, number, how)
-            if got != want:
-                others += 1
-                print(
-                    f"kernel {number}, {drawing.grid} blocks of {drawing.block}, {how}: {place(drawing, want, got)}",
-                    flush=True,
-                )
-                Path(f"drawn.{number}.ptx").write_text(drawing.text(shrunk(device, drawing, number, how)))
-        number += 1
-    print(f"{number - seed} kernels from {seed} on, {others} times another answer")
+    os.environ["GPUKERNEL_SIMGPU_TIER_LOG"] = "1"
+    device, end, number = Device(str(simgpu_library())), time.monotonic() + seconds, seed
+    others = interpreted = 0
+    with tempfile.TemporaryFile() as said, contextlib.ExitStack() as restored:
+        errors = sys.stderr.fileno()
+        restored.callback(os.dup2, os.dup(errors), errors)
+        os.dup2(said.fileno(), errors)  # the library says there what it has compiled
+        while time.monotonic() < end:
+            drawing = Drawing(number)
+            want = run(device, drawing, number, "interpreter")
+            for how in VECTORS:
+                said.truncate(0)
+                said.seek(0)
+                got = run(device, drawing, number, how)
+                said.seek(0)
+                if b": compiled: " not in (text := said.read()):
+                    interpreted += 1
+                    print(f"kernel {number}, {how}: not compiled: {text.decode().strip()}", flush=True)
+                if got != want:
+                    others += 1
+                    print(
+                        f"kernel {number}, {drawing.grid} blocks of {drawing.block}, {how}: {place(drawing, want, got)}",
+                        flush=True,
+                    )
+                    Path(f"drawn.{number}.ptx").write_text(drawing.text(shrunk(device, drawing, number, how)))
+            number += 1
+    print(
+        f"{number - seed} kernels from {seed} on, {others} times another answer, {interpreted} times not compiled"
+    )
 
 
 if __name__ == "__main__":
