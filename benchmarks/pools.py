@@ -495,9 +495,8 @@ async def _at_scale(address: str, alone: Table, granting: Table) -> None:
     """Measure a client's grants beside `LIVE` leases of three pools, and then one, two and three of them at work with their own share of the processors."""
     async with running(address, "scale", 3, servers=AGENTS // 3, devices=GIVEN) as pools:
         held = sum(await asyncio.gather(*(pool.ask(f"hold {LIVE // 3}") for pool in pools)))
-        _checkpoint(
-            address
-        )  # these leases are made within a minute here; their pages are written now, not beside what is measured
+        # These leases are made within minutes here; their pages are written now, not beside what is measured.
+        _checkpoint(address)
         await _for_a_client(address, pools, round(held), granting)
         rates: dict[int, list[float]] = {1: [], 2: [], 3: []}
         try:

@@ -41,7 +41,7 @@ MOST_AT_ONCE = 1_000
 """More new entries than these cost more than to read everything."""
 
 CHANNEL = "gpukernel"
-"""What PostgreSQL's LISTEN and NOTIFY call the news of this log."""
+"""The name of this log's news for PostgreSQL's LISTEN and NOTIFY."""
 
 Kind = Literal["granted", "live", "ends", "resized", "told"]
 """The change of a lease: it is new; its workers listen; they have to stop; their caps or sizes differ; its holder has something to read."""

@@ -354,7 +354,7 @@ def test_slices_of_before_are_the_pools_while_their_workers_may_live(database: s
 
 
 def test_every_grant_has_a_greater_number(store: Store, database: str) -> None:
-    """So it has in one transaction with others, beside one that is taken back, and after those of another pool."""
+    """Numbers grow in one transaction with others, beside one that is taken back, and after those of another pool."""
     other = Store(database)
     device_a = next(d for d in store.devices.all() if d.uuid == A)
 
