@@ -213,6 +213,25 @@ def test_a_pool_that_says_nothing_is_passed_over(running: Cluster, tmp_path: Pat
         asyncio.run(story())
 
 
+def test_who_waits_for_a_slice_gives_up_a_pool_that_stands_still(running: Cluster) -> None:
+    async def story() -> None:
+        async with PoolClient(str(running.holders)) as client:
+            await client.devices()
+            way = client._ways.current
+            frozen = running.pools[way].process
+            assert frozen is not None
+            frozen.send_signal(signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(50):  # a bound on being stuck: gRPC's own patience is a minute
+                    lease = await client.acquire_now("beside", SliceRequest(share=0.02), Holder("anna"))
+                assert client._ways.current != way
+                await client.release(lease.id)
+            finally:
+                frozen.send_signal(signal.SIGCONT)
+
+    asyncio.run(story())
+
+
 def test_a_pool_stops_while_its_database_stands_still(running: Cluster) -> None:
     server = running.postgresql.processes()
     for each in server:

@@ -11,7 +11,7 @@ Guarantees
 * What keeps TLS from working is one sentence that names it.
 """
 
-from gpukernel.common.connection.connection import Connection
+from gpukernel.common.connection.connection import Connection, keepalive
 from gpukernel.common.connection.diagnosis import certificate_days_left, days_left, tls_trouble
 from gpukernel.common.connection.files import read_connection_file, write_connection
 from gpukernel.common.connection.lookup import connection_to
@@ -23,6 +23,7 @@ __all__ = [
     "connection_to",
     "days_left",
     "expiry",
+    "keepalive",
     "read_connection_file",
     "tls_trouble",
     "write_connection",

@@ -8,24 +8,28 @@ from dataclasses import dataclass, field, replace
 from gpukernel.common.connection.tls import BEGIN, trusted_by_this_machine
 from gpukernel.common.fork_safe_grpc import grpc
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "keepalive"]
+
+
+def keepalive(seconds: int, patience: int) -> list[tuple[str, int]]:
+    """Return gRPC's options for a ping after `seconds` of silence, and the end of a connection whose other side has not answered it after `patience` seconds."""
+    return [
+        ("grpc.keepalive_time_ms", 1_000 * seconds),
+        ("grpc.keepalive_timeout_ms", 1_000 * patience),
+        # Which gRPC from 1.60 on goes by alone, and which is a minute where nothing is said (grpc/grpc#39239).
+        ("grpc.http2.ping_timeout_ms", 1_000 * patience),
+    ]
+
 
 _OPTIONS = [
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
 ]
-
-
-_OPTIONS_OF_SEVERAL = [
-    *(option for option in _OPTIONS if not option[0].startswith("grpc.keepalive")),
-    # A pool whose machine is gone is given up after nine seconds.
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 4_000),
-]
+_OPTIONS_OF_ONE = [*_OPTIONS, *keepalive(10, 20)]
+# A pool whose machine is gone is given up after eight seconds.  Pools take a ping in five seconds, and not more.
+_OPTIONS_OF_SEVERAL = [*_OPTIONS, *keepalive(5, 3)]
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Connection:
 
         `one_of_several`: there are other pools, so it is not to wait long for one that says nothing.
         """
-        options = _OPTIONS_OF_SEVERAL if one_of_several else _OPTIONS
+        options = _OPTIONS_OF_SEVERAL if one_of_several else _OPTIONS_OF_ONE
         if not self.encrypted:
             return grpc.aio.insecure_channel(self.target, options=options)
         roots = self.authority or trusted_by_this_machine()

@@ -29,7 +29,9 @@ RESTS_SECONDS = 0.5
 async def run_clock(manager: LeaseManager, every: float = 1.0) -> None:
     """Have `manager` tick until cancelled; a database that is away comes back, and the clock goes on until then."""
     while True:
+        manager.standstill.awake()
         await asyncio.sleep(every)
+        manager.standstill.awake()
         try:
             if manager.store.leases.expired(manager.steady()):
                 await _receive_pending()

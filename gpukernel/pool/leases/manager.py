@@ -41,6 +41,7 @@ from gpukernel.pool.leases.outages import Outages
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.leases.server_watch import ServerWatch
+from gpukernel.pool.leases.standstill import Standstill
 from gpukernel.pool.leases.turns import Turns
 from gpukernel.pool.leases.usage_reports import UsageReports
 from gpukernel.pool.leases.waiters import Waiters
@@ -73,8 +74,8 @@ class LeaseManager:
     valid_seconds
         Seconds for which workers live without a word from the pool.
     stops
-        Set when this process is told to stop: calls that break then give up neither their place in the queue nor what was granted to them,
-        since their holders ask again, here or at another pool.
+        Set when this process is told to stop: calls that break then, or as it wakes from a `standstill`, give up neither their place in the
+        queue nor what was granted to them, since their holders ask again, here or at another pool.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class LeaseManager:
         if clock is not None:
             store.clock = Clock(store, clock, steady or clock, asks=False)
         self._queue = RequestQueue(store, self.id)
-        self._turns = Turns()
+        self._turns, self.standstill = Turns(), Standstill()
         self._positions = Positions(store, self._queue)
         self._expiry = Expiry(store, self._queue, self.end)
         self.following = Following(
@@ -202,12 +203,12 @@ class LeaseManager:
                         ) from None
         finally:
             self.watch.forget_key(key)
-            waited = self.waiters.leave(waiter)
-            if waited and self._queue.get(key) is not None and not self.stops:
+            waited, leaves = self.waiters.leave(waiter), not (self.stops or self.standstill.just_now())
+            if waited and self._queue.get(key) is not None and leaves:
                 self._queue.leave(key)
                 self.places_changed()
                 self.schedule()
-            if waiter.lease_id and not (delivered or waiter.replaced or self.stops):
+            if waiter.lease_id and leaves and not (delivered or waiter.replaced):
                 self.end(waiter.lease_id, "the request was given up", caller=self.id)
                 self.schedule()
 

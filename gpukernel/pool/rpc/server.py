@@ -22,7 +22,7 @@ import gpukernel.common.proto.pool_pb2_grpc as rpc
 import gpukernel.common.proto.reservations_pb2_grpc as reservations_rpc
 import gpukernel.common.proto.teaching_pb2_grpc as teaching_rpc
 from gpukernel.common.address import make_container_sockets, socket_path
-from gpukernel.common.connection import Connection
+from gpukernel.common.connection import Connection, keepalive
 from gpukernel.common.errors import PoolError
 from gpukernel.common.fork_safe_grpc import grpc
 from gpukernel.common.machine import raise_descriptor_limit
@@ -70,8 +70,7 @@ Service = tuple[Callable[..., None], Any]
 _OPTIONS = [
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    *keepalive(10, 20),
     ("grpc.so_reuseport", 0),
     ("grpc.max_receive_message_length", LARGEST_MESSAGE + 65_536),  # so that the sentence is ours
     ("grpc.max_concurrent_streams", 2_000),

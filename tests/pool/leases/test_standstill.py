@@ -1,0 +1,80 @@
+"""What a pool process that stood still makes of calls that end as it wakes: nobody left, they gave this pool up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from pathlib import Path
+
+import pytest
+
+from gpukernel.pool.leases.clockwork import run_clock
+from gpukernel.pool.leases.server_watch import STALL_SECONDS
+from gpukernel.pool.leases.standstill import HEARS_SECONDS, Standstill
+from gpukernel.pool.scheduling.pending_requests import KEEP_PLACE
+from tests.pool.world import World, story
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Give the time that the machine's clock says."""
+    now = [1000.0]
+    monkeypatch.setattr(time, "clock_gettime", lambda _: now[0])
+    return now
+
+
+def test_a_standstill_is_seen_before_and_after_the_loop_turns_again(clock: list[float]) -> None:
+    one = Standstill()
+    clock[0] += 3600
+    assert not one.just_now(), "it has not begun"
+    for _ in range(5):
+        one.awake()
+        clock[0] += STALL_SECONDS
+        assert not one.just_now()
+    clock[0] += 0.1
+    assert one.just_now()
+    one.awake()
+    assert one.just_now()
+    clock[0] += HEARS_SECONDS - 0.1
+    one.awake()
+    assert one.just_now()
+    clock[0] += 0.1
+    assert not one.just_now()
+
+
+@pytest.mark.parametrize("stood_still", [True, False])
+def test_who_waits_at_a_pool_that_stands_still_keeps_the_place(
+    tmp_path: Path, clock: list[float], *, stood_still: bool
+) -> None:
+    async def tell(world: World) -> None:
+        await world.get("holder", 1.0)
+        world.manager.standstill.awake()
+        waiting = asyncio.create_task(world.get("waits", 1.0))
+        await asyncio.sleep(0.01)
+        assert [one.key for one in world.manager.waiting()] == ["waits"]
+        clock[0] += STALL_SECONDS + 1 if stood_still else 1
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert len(world.manager.waiting()) == stood_still
+        world.manager.standstill.awake()
+        world.now += 1
+        world.manager.tick()
+        assert len(world.manager.waiting()) == stood_still
+        world.now += KEEP_PLACE + 1
+        world.manager.tick()
+        assert not world.manager.waiting()
+
+    story(tmp_path, tell)
+
+
+def test_the_clock_of_a_pool_says_that_it_is_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def tell(world: World) -> None:
+        said = itertools.count()
+        monkeypatch.setattr(world.manager.standstill, "awake", lambda: next(said))
+        running = asyncio.create_task(run_clock(world.manager, every=0.01))
+        await asyncio.sleep(0.2)
+        running.cancel()
+        assert next(said) > 2
+
+    story(tmp_path, tell)
