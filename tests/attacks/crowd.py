@@ -103,7 +103,7 @@ async def student(known: dict[str, Any], name: str, end: float, chance: random.R
 
 async def honest(known: dict[str, Any], seconds: float) -> None:
     """Run all honest students; print what happened to them."""
-    connection._OPTIONS.append(OWN_CONNECTION)
+    connection._OPTIONS_OF_ONE.append(OWN_CONNECTION)
     end, chance = time.monotonic() + seconds, random.Random(7)
     students = [name for name in known["tokens"] if name.startswith("student")]
     found = await asyncio.gather(
