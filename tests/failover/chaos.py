@@ -276,6 +276,7 @@ def main(arguments: list[str]) -> int:
             f"\n{len(seen.delivered)} leases, none lost; {len(seen.again)} starts failed and were made again; "
             f"{seen.unreachable} calls found no pool within their time."
         )
+        print("".join(f"made again: {reason}\n" for reason in seen.again), end="")
     return 0
 
 

@@ -154,7 +154,8 @@ def check_placements(store: Store, now: float) -> None:
     # What was chosen on a device that is gone, or an engine's now, is chosen anew with the next decision.
     for device in {placement.device for placement in placements} & sizes.keys():
         here = [placement for placement in placements if placement.device == device]
-        for moment in {max(begin, now) for placement in here for begin, _ in ahead[placement.reservation]}:
+        for opens in {begin for placement in here for begin, _ in ahead[placement.reservation]}:
+            moment = max(opens, now)
             wanted: dict[str, int] = defaultdict(int)
             held: dict[str, int] = defaultdict(int)
             for placement in here:
@@ -162,7 +163,9 @@ def check_placements(store: Store, now: float) -> None:
                     wanted[reservations[placement.reservation].course] += placement.bytes
             for piece in pieces:
                 lease = leases[piece.lease_id]
-                ends = lease.state == "ending" and moment > now + 1  # its worker is told to stop
+                ends = (
+                    lease.state == "ending" and lease.ended + 1 < opens
+                )  # its worker was told in time to stop
                 lasts = lease.until is None or lease.until + offset > moment
                 if piece.device_id == device and lasts and not ends:
                     held[lease.course] += piece.memory_bytes

@@ -32,7 +32,7 @@ bool Channel::read_socket(char* to, size_t size) {
 bool Channel::write(const void* head, size_t head_size, const void* tail, size_t tail_size) {
     if (tls_) return tls_->write(socket_, head, head_size, tail, tail_size);
     if (!ring_) return socket_.write(head, head_size, tail, tail_size);
-    return ring_->write(socket_, head, head_size) && ring_->write(socket_, tail, tail_size);
+    return ring_->write(socket_, head, head_size, tail, tail_size);
 }
 
 bool Channel::write_now(const void* data, size_t size) {

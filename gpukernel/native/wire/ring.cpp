@@ -229,8 +229,7 @@ void wake(const Socket& socket, std::atomic<uint32_t>& sleeps) {
 }
 }  // namespace
 
-void Ring::publish(const Socket& socket, size_t size) {
-    out_at_ += size;
+void Ring::publish(const Socket& socket) {
     publish_cpu();
     out_->written.store(out_at_, std::memory_order_release);
     wake(socket, out_->reader_sleeps);
@@ -264,14 +263,27 @@ bool Ring::read(const Socket& socket, void* data, size_t size) {
 }
 
 bool Ring::write(const Socket& socket, const void* data, size_t size) {
+    return put(socket, data, size, false);
+}
+
+// A store that the other side spins on takes its cache line back first: two small pieces make one of them.
+bool Ring::write(const Socket& socket, const void* head, size_t head_size, const void* tail,
+                 size_t tail_size) {
+    return put(socket, head, head_size, tail_size != 0) && put(socket, tail, tail_size, false);
+}
+
+// Writes `data`, and publishes it; the last piece of it not where there is `more` to come at once.
+bool Ring::put(const Socket& socket, const void* data, size_t size, bool more) {
     for (const char* from = static_cast<const char*>(data); size;) {
+        // The other side makes room only by reading what it sees.
+        if (!has_room()) publish(socket);
         if (!wait(socket, out_->writer_sleeps, writing_, &Ring::has_room)) return false;
         const size_t space = room(std::min(size, PIECE)), offset = out_at_ % RING_BYTES;
         if (space == SIZE_MAX) return false;
         const size_t piece = std::min({space, RING_BYTES - offset, size, PIECE});
         copy(out_data_ + offset, from, piece);
-        publish(socket, piece);
-        from += piece, size -= piece;
+        out_at_ += piece, from += piece, size -= piece;
+        if (size || !more) publish(socket);
     }
     return true;
 }

@@ -44,6 +44,8 @@ class Ring {
     // Read and write all of it; false where the other side is gone or its positions are impossible.
     bool read(const Socket& socket, void* data, size_t size);
     bool write(const Socket& socket, const void* data, size_t size);
+    // The same of two pieces, which the other side sees together where they are small.
+    bool write(const Socket& socket, const void* head, size_t head_size, const void* tail, size_t tail_size);
     // Returns how many bytes can be read in place at `at`, at least one; 0 where the other side is gone.
     size_t peek(const Socket& socket, const char*& at);
     void consumed(const Socket& socket, size_t size);
@@ -82,7 +84,8 @@ class Ring {
     bool sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready ready);
     bool has_data() { return readable() != 0; }
     bool has_room() { return room(1) != 0; }
-    void publish(const Socket& socket, size_t size);
+    bool put(const Socket& socket, const void* data, size_t size, bool more);
+    void publish(const Socket& socket);
 
     char* memory_;
     RingHead *in_, *out_;

@@ -1,6 +1,7 @@
 #include "simgpu/driver/streams/schedule.h"
 
 #include <signal.h>
+#include <x86intrin.h>
 
 #include <algorithm>
 #include <thread>
@@ -15,7 +16,7 @@ constexpr int MOST_THREADS = 48;
 constexpr auto REST = std::chrono::seconds(1);  // then a thread goes, but for the last
 constexpr auto DOZE = std::chrono::microseconds(50);
 constexpr int MOST_DOZES = 20;
-constexpr auto LONG = std::chrono::microseconds(20);  // after which a piece of work is no short one
+constexpr uint64_t LONG = 50'000;  // ticks, some 20 µs, after which a piece of work is no short one
 constexpr auto LOOK_FIRST = std::chrono::microseconds(20), LOOK_RARELY = std::chrono::microseconds(1000);
 constexpr uint64_t MOST_BEHIND = 1024;       // pieces that one stream may have waiting
 constexpr uint64_t MOST_WAITING = 32 << 10;  // and all streams
@@ -58,8 +59,8 @@ void Schedule::begin(Stream& stream) {
 }
 
 void Schedule::begin_busy(Device& device) {
-    ++at_work_, last_begun_ = Clock::now();
-    if (device.busy_nanoseconds && device.working++ == 0) device.busy_since = last_begun_;
+    ++at_work_, last_begun_ = __rdtsc();
+    if (device.busy_nanoseconds && device.working++ == 0) device.busy_since = Clock::now();
 }
 void Schedule::end_busy(Device& device) {
     --at_work_;
@@ -342,7 +343,7 @@ void Schedule::wake_threads() {
         if (has_room(*stream) && !call_another()) return;
 }
 
-bool Schedule::runs_for_long() const { return at_work_ && Clock::now() - last_begun_ >= LONG; }
+bool Schedule::runs_for_long() const { return at_work_ && __rdtsc() - last_begun_ >= LONG; }
 
 // Waking a thread takes longer than many kernels.  A thread that came too late, since the waiting thread had
 // done the work, is likely to come too late again: for a while it looks for work by itself and is not woken.

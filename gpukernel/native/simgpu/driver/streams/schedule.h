@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cuda.h>
+#include <xmmintrin.h>
 
 #include <atomic>
 #include <chrono>
@@ -120,7 +121,20 @@ class Schedule {
     void end(uint64_t program);
 
   private:
-    using Lock = std::unique_lock<std::mutex>;
+    // A program's thread and the one that runs its kernels take turns at the mutex, each for a fraction of a
+    // microsecond: to sleep until the other lets go, and be woken, takes longer than many kernels.
+    class Lock : public std::unique_lock<std::mutex> {
+      public:
+        explicit Lock(std::mutex& mutex) : unique_lock(mutex, std::defer_lock) { lock(); }
+        void lock() {
+            for (int spin = 0; spin < SPINS; ++spin, _mm_pause())
+                if (try_lock()) return;
+            unique_lock::lock();
+        }
+
+      private:
+        static constexpr int SPINS = 100;  // some 3 µs
+    };
     void throttle(Stream& stream, Lock& lock);  // under mutex_, as all that follows
     StreamPosition add(Stream& stream, Stream::Piece piece);
     std::vector<StreamPosition> needs(const Stream& stream) const;
@@ -154,8 +168,8 @@ class Schedule {
     std::map<uint64_t, std::weak_ptr<Submitter>> programs_;
     std::condition_variable called_;
     int threads_ = 0, starting_ = 0, resting_ = 0, waking_ = 0, dozing_ = 0;
-    int at_work_ = 0;                 // pieces that threads carry out
-    Clock::time_point last_begun_{};  // the newest of them
+    int at_work_ = 0;          // pieces that threads carry out
+    uint64_t last_begun_ = 0;  // the newest of them, by the processor's time-stamp counter
 };
 Schedule& schedule();
 
