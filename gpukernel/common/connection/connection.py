@@ -18,6 +18,8 @@ def keepalive(seconds: int, patience: int) -> list[tuple[str, int]]:
         ("grpc.keepalive_timeout_ms", 1_000 * patience),
         # Which gRPC from 1.60 on goes by alone, and which is a minute where nothing is said (grpc/grpc#39239).
         ("grpc.http2.ping_timeout_ms", 1_000 * patience),
+        # These pings measure the bandwidth of a long answer, and wait behind it: on a slow line it would end for them.
+        ("grpc.http2.bdp_probe", 0),
     ]
 
 
