@@ -163,9 +163,8 @@ def check_placements(store: Store, now: float) -> None:
                     wanted[reservations[placement.reservation].course] += placement.bytes
             for piece in pieces:
                 lease = leases[piece.lease_id]
-                ends = (
-                    lease.state == "ending" and lease.ended + 1 < opens
-                )  # its worker was told in time to stop
+                # Its worker was told in time to stop.
+                ends = lease.state == "ending" and lease.ended + 1 < opens
                 lasts = lease.until is None or lease.until + offset > moment
                 if piece.device_id == device and lasts and not ends:
                     held[lease.course] += piece.memory_bytes

@@ -1,4 +1,4 @@
-"""What a pool process that stood still makes of calls that end as it wakes: nobody left, they gave this pool up."""
+"""Calls that end as a pool process wakes from a standstill: nobody left, they gave this pool up."""
 
 from __future__ import annotations
 
