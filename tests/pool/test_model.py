@@ -263,10 +263,13 @@ class PoolMachine(RuleBasedStateMachine):
         self.world.pass_time(seconds)
         self.settle()
 
-    @rule()
-    def server_away_and_back(self) -> None:
+    @rule(started=st.booleans())
+    def server_away_and_back(self, started: bool) -> None:
+        """Its agent does what it was told, or had not heard it yet."""
         if self.attached:
             self.world.sessions.detach("s", self.world.agent)
+            if started:
+                self.world.agent.alive.update(self.world.agent.to_start)
             self.world.agent.to_start.clear()
             self.world.agent.to_stop.clear()
             self.world.agent.to_limit.clear()
@@ -352,6 +355,10 @@ class PoolMachine(RuleBasedStateMachine):
         for lease_id, key in self.granted.items():
             assert known[lease_id].key == key
             assert known[lease_id].state == "live"
+
+    @invariant()
+    def nobody_waits_for_what_is_there(self) -> None:
+        assert not [lease.key for lease in self.living() if lease.state == "live" and lease.key in self.tasks]
 
     @invariant()
     def the_queue_is_in_its_order_and_everybody_who_waits_is_in_it(self) -> None:

@@ -139,6 +139,7 @@ class AgentSessions:
             else:
                 self._store.leases.worker_ready(server, lease_id, device_id, endpoints, now)
                 self._store.leases.renew([lease_id], now)
+                self._manager.waiters.lease_changed(lease_id)  # it may have become ready meanwhile
         self._orders.strays[server] = strays
         if workers and not strays:
             self._store.servers.settling(server, False)

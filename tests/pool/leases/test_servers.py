@@ -317,6 +317,27 @@ def test_what_no_server_had_is_refused_while_one_is_away(tmp_path: Path, named: 
     story(tmp_path, tell)
 
 
+@pytest.mark.parametrize("new_process", [False, True])
+def test_who_waits_gets_the_slice_whose_worker_became_ready_while_its_agent_spoke_to_nobody(
+    database: str, *, new_process: bool
+) -> None:
+    async def tell(world: World) -> None:
+        agent = world.agent
+        agent.prompt = False
+        waiting = asyncio.create_task(world.get("a"))
+        while not agent.to_start:
+            await asyncio.sleep(0.01)
+        world.sessions.detach("s", agent)
+        agent.alive.update(agent.to_start)
+        if new_process:
+            agent.registration = replace(agent.registration, instance="another")
+        agent.attach()
+        async with asyncio.timeout(5):
+            assert (await waiting).state == "live"
+
+    story(database, tell)
+
+
 def test_a_server_calls_no_worker_of_another_server_ready(tmp_path: Path) -> None:
     async def tell(world: World) -> None:
         world.agent.prompt = False
