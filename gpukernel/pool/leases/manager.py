@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 DEFAULT_TTL = 20.0
 LONGEST_TTL = 3600.0
 POOL_GRACE = 15.0
+GIVEN_UP = "the request was given up"
 
 
 class LeaseManager:
@@ -75,7 +76,7 @@ class LeaseManager:
         Seconds for which workers live without a word from the pool.
     stops
         Set when this process is told to stop: calls that break then, or as it wakes from a `standstill`, give up neither their place in the
-        queue nor what was granted to them, since their holders ask again, here or at another pool.
+        queue nor, for some time, what was granted to them, since their holders ask again, here or at another pool.
     """
 
     def __init__(
@@ -203,13 +204,14 @@ class LeaseManager:
                         ) from None
         finally:
             self.watch.forget_key(key)
-            waited, leaves = self.waiters.leave(waiter), not (self.stops or self.standstill.just_now())
-            if waited and self._queue.get(key) is not None and leaves:
+            waited, stays = self.waiters.leave(waiter), self.stops or self.standstill.just_now()
+            if waited and self._queue.get(key) is not None and not stays:
                 self._queue.leave(key)
                 self.places_changed()
                 self.schedule()
-            if waiter.lease_id and leaves and not (delivered or waiter.replaced):
-                self.end(waiter.lease_id, "the request was given up", caller=self.id)
+            taken = delivered or waiter.replaced or self.stops
+            if waiter.lease_id and not (taken or self.standstill.keep(waiter.lease_id)):
+                self.end(waiter.lease_id, GIVEN_UP, caller=self.id)
                 self.schedule()
 
     def holder_of(self, key: str) -> Holder | None:
@@ -277,8 +279,7 @@ class LeaseManager:
 
     def interrupt(self, lease_id: str) -> Lease | None:
         """Have the lease's workers end GPU work that does not end by itself."""
-        lease = self.lease(lease_id)
-        if lease is not None and lease.state == "live":
+        if (lease := self.lease(lease_id)) is not None and lease.state == "live":
             self.orders.interrupt(lease)
         return lease
 
@@ -307,8 +308,7 @@ class LeaseManager:
             self.orders.send_caps()
         if sentence := resize.outcome(self.store, lease_id)[1]:
             raise Refused("allocated", sentence[:1].upper() + sentence[1:])
-        lease = self.lease(lease_id)
-        if lease is not None:
+        if (lease := self.lease(lease_id)) is not None:
             sizes = ", ".join(f"{piece.memory_bytes // MIB} MiB" for piece in lease.slices)
             log.info("resized to %s", sizes, extra=of_lease(lease))
             self.keepalive.changed(lease_id)
@@ -482,6 +482,8 @@ class LeaseManager:
             self.places_changed()
         yield
         self._expiry.check(steady)
+        for lease_id in self.standstill.over():
+            self.end(lease_id, GIVEN_UP, caller=self.id)
         yield
         if self._queue.known():
             self._queue.keep_alive(self.waiters.keys(), self.steady())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 from gpukernel.pool.leases.server_watch import STALL_SECONDS
 
@@ -11,6 +12,9 @@ __all__ = ["Standstill"]
 HEARS_SECONDS = 3.0
 """Seconds within which a process that goes on has heard of all that happened meanwhile."""
 
+ASKS_SECONDS = 10.0
+"""Seconds within which whoever gave a pool up has asked another one: a client looks for one that answers for six."""
+
 
 class Standstill:
     """The last standstill of the process of one event loop, whose clock says each second that it is awake."""
@@ -18,6 +22,7 @@ class Standstill:
     def __init__(self) -> None:
         self._awake_at: float | None = None
         self._hears_until = float("-inf")
+        self._kept: dict[str, float] = {}  # leases, and until when
 
     def awake(self) -> None:
         """Record that the loop turns."""
@@ -30,6 +35,22 @@ class Standstill:
         """Return whether the process stood still until a moment ago, so that calls end of people who gave this pool up, and nothing else."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return now < self._hears_until or self._is_long_ago(now)
+
+    def keep(self, lease_id: str) -> bool:
+        """Keep a lease that the call which asked for it did not take, where this process stood still just now; return whether it is kept.
+
+        Its holder may ask another pool for it, or had it from there, and has done with it.
+        """
+        if kept := self.just_now():
+            self._kept[lease_id] = time.clock_gettime(time.CLOCK_BOOTTIME) + ASKS_SECONDS
+        return kept
+
+    def over(self) -> Iterator[str]:
+        """Yield the kept leases whose time is over; each is kept until it was dealt with."""
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        for lease_id in [lease_id for lease_id, until in self._kept.items() if until <= now]:
+            yield lease_id
+            del self._kept[lease_id]
 
     def _is_long_ago(self, now: float) -> bool:
         return self._awake_at is not None and now - self._awake_at > STALL_SECONDS

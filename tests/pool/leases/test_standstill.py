@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpukernel.pool.leases.clockwork import run_clock
 from gpukernel.pool.leases.server_watch import STALL_SECONDS
-from gpukernel.pool.leases.standstill import HEARS_SECONDS, Standstill
+from gpukernel.pool.leases.standstill import ASKS_SECONDS, HEARS_SECONDS, Standstill
 from gpukernel.pool.scheduling.pending_requests import KEEP_PLACE
 from tests.pool.world import World, story
 
@@ -66,6 +67,66 @@ def test_who_waits_at_a_pool_that_stands_still_keeps_the_place(
         assert not world.manager.waiting()
 
     story(tmp_path, tell)
+
+
+def states(world: World) -> list[tuple[str, str]]:
+    return [(lease.state, lease.end_reason) for lease in world.manager.leases(include_ended=True)]
+
+
+@pytest.mark.parametrize("stood_still", [True, False])
+def test_a_slice_that_nobody_took_as_its_pool_woke_is_kept_for_some_time(
+    database: str, clock: list[float], *, stood_still: bool
+) -> None:
+    async def tell(world: World) -> None:
+        world.agent.prompt = False
+        world.manager.standstill.awake()
+        asking = asyncio.create_task(world.get("a"))
+        while not world.agent.to_start:
+            await asyncio.sleep(0.01)
+        clock[0] += STALL_SECONDS + 1 if stood_still else 1
+        asking.cancel()
+        await asyncio.wait([asking])
+        given_up = [("ending", "the request was given up")]
+        assert states(world) == ([("starting", "")] if stood_still else given_up)
+        clock[0] += ASKS_SECONDS - 0.1
+        world.manager.tick()
+        assert states(world) == ([("starting", "")] if stood_still else given_up)
+        clock[0] += 0.1
+        world.manager.tick()
+        assert states(world) == given_up
+        world.agent.stop()
+        world.manager.tick()
+        assert world.promised() == 0
+
+    story(database, tell)
+
+
+def test_a_slice_that_its_holder_asks_another_pool_for_is_not_given_up_by_the_one_that_stood_still(
+    new_postgresql: Callable[[], str], clock: list[float]
+) -> None:
+    url = new_postgresql()
+
+    async def tell(world: World) -> None:
+        other = World(url, server="t")
+        other.sessions.detach("t", other.agent)
+        world.agent.prompt = False
+        world.manager.standstill.awake()
+        asking = asyncio.create_task(world.get("a"))
+        while not world.agent.to_start:
+            await asyncio.sleep(0.01)
+        clock[0] += STALL_SECONDS + 1
+        again = asyncio.create_task(other.get("a"))
+        await asyncio.sleep(0.05)
+        asking.cancel()
+        await asyncio.wait([asking])
+        clock[0] += ASKS_SECONDS
+        world.manager.tick()
+        assert states(world) == [("starting", "")]
+        world.agent.start()
+        other.manager.tick()
+        assert (await again).state == "live"
+
+    story(url, tell)
 
 
 def test_the_clock_of_a_pool_says_that_it_is_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
