@@ -41,7 +41,7 @@ from gpukernel.pool.leases.outages import Outages
 from gpukernel.pool.leases.positions import Positions
 from gpukernel.pool.leases.resizes import Resizes
 from gpukernel.pool.leases.server_watch import ServerWatch
-from gpukernel.pool.leases.standstill import Standstill
+from gpukernel.pool.leases.standstill import GIVEN_UP, Standstill
 from gpukernel.pool.leases.turns import Turns
 from gpukernel.pool.leases.usage_reports import UsageReports
 from gpukernel.pool.leases.waiters import Waiters
@@ -60,7 +60,6 @@ log = logging.getLogger(__name__)
 DEFAULT_TTL = 20.0
 LONGEST_TTL = 3600.0
 POOL_GRACE = 15.0
-GIVEN_UP = "the request was given up"
 
 
 class LeaseManager:
@@ -270,6 +269,7 @@ class LeaseManager:
         """Give a lease to the call that waits for `key` here, and expect its servers to confirm that they start it."""
         if self.waiters.serve(key, lease_id, lease):
             self.watch.started(lease_id)
+            self.standstill.served(lease_id)
 
     def renew(self, lease_id: str) -> Lease | None:
         """Renew a lease for its holder; return it, or None where it is not known."""

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 
 from gpukernel.pool.leases.server_watch import STALL_SECONDS
 
-__all__ = ["Standstill"]
+__all__ = ["GIVEN_UP", "Standstill"]
+
+GIVEN_UP = "the request was given up"
+"""Why a lease ends that the call which asked for it did not take."""
 
 HEARS_SECONDS = 3.0
 """Seconds within which a process that goes on has heard of all that happened meanwhile."""
@@ -45,12 +48,16 @@ class Standstill:
             self._kept[lease_id] = time.clock_gettime(time.CLOCK_BOOTTIME) + ASKS_SECONDS
         return kept
 
+    def served(self, lease_id: str) -> None:
+        """Keep a lease no longer than others: a call waits for it here again."""
+        self._kept.pop(lease_id, None)
+
     def over(self) -> Iterator[str]:
         """Yield the kept leases whose time is over; each is kept until it was dealt with."""
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         for lease_id in [lease_id for lease_id, until in self._kept.items() if until <= now]:
             yield lease_id
-            del self._kept[lease_id]
+            self._kept.pop(lease_id, None)
 
     def _is_long_ago(self, now: float) -> bool:
         return self._awake_at is not None and now - self._awake_at > STALL_SECONDS

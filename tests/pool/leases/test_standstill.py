@@ -101,6 +101,29 @@ def test_a_slice_that_nobody_took_as_its_pool_woke_is_kept_for_some_time(
     story(database, tell)
 
 
+def test_a_slice_that_its_holder_asks_the_same_pool_for_again_stays(
+    database: str, clock: list[float]
+) -> None:
+    async def tell(world: World) -> None:
+        world.agent.prompt = False
+        world.manager.standstill.awake()
+        asking = asyncio.create_task(world.get("a"))
+        while not world.agent.to_start:
+            await asyncio.sleep(0.01)
+        clock[0] += STALL_SECONDS + 1
+        asking.cancel()
+        await asyncio.wait([asking])
+        again = asyncio.create_task(world.get("a"))
+        await asyncio.sleep(0.05)
+        world.agent.start()
+        assert (await again).state == "live"
+        clock[0] += ASKS_SECONDS
+        world.manager.tick()
+        assert states(world) == [("live", "")]
+
+    story(database, tell)
+
+
 def test_a_slice_that_its_holder_asks_another_pool_for_is_not_given_up_by_the_one_that_stood_still(
     new_postgresql: Callable[[], str], clock: list[float]
 ) -> None:
