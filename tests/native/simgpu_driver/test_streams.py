@@ -302,3 +302,50 @@ print(sleeps_of_others() - before)
 """
     sleeps = out(code, GPUKERNEL_SIMGPU_THREADS="1", GPUKERNEL_SIMGPU_TIER="interpreter")
     assert int(sleeps) < 5 * 20
+
+
+CHAIN = '''
+CHAIN = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry chain(.param .u64 counts, .param .u64 done, .param .u32 round, .param .u32 heavy) {
+    .reg .pred %p; .reg .b32 %r<9>; .reg .b64 %rd<8>;
+    ld.param.u64 %rd1, [counts]; ld.param.u64 %rd2, [done]; ld.param.u32 %r1, [round]; ld.param.u32 %r6, [heavy];
+    mov.u32 %r2, %ctaid.x; mul.wide.u32 %rd3, %r2, 4;
+    add.u64 %rd4, %rd1, %rd3; add.u64 %rd5, %rd2, %rd3;
+    red.global.add.u32 [%rd4], 1;
+    setp.ge.u32 %p, %r2, %r6; @%p bra light;
+    mov.u32 %r7, 0;
+more:
+    add.u32 %r7, %r7, 1; setp.lt.u32 %p, %r7, 3000; @%p bra more;
+light:
+    setp.eq.u32 %p, %r2, 0; @%p bra first;
+again:
+    ld.volatile.global.u32 %r3, [%rd5 + -4]; setp.ne.u32 %p, %r3, %r1; @%p bra again;
+first:
+    st.volatile.global.u32 [%rd5], %r1;
+    ret;
+}
+"""
+begin()
+f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(CHAIN + b"\\0")), b"chain"))
+MOST, rounds = 1000, 0
+counts, done = (int(ok(d.cuMemAlloc(4 * MOST))) for _ in range(2))
+for blocks in (1, 2, 3, 5, 8, 64, MOST):
+    ok(d.cuMemsetD32(counts, 0, MOST)); ok(d.cuMemsetD32(done, 0, MOST))
+    for heavy in (0, blocks // 8 + 1, blocks):
+        for _ in range(3):
+            rounds += 1
+            types = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32)
+            ok(d.cuLaunchKernel(f, blocks, 1, 1, 1, 1, 1, 0, 0, ((counts, done, rounds, heavy), types), 0))
+    found = (ctypes.c_uint32 * MOST)(); ok(d.cuMemcpyDtoH(ctypes.addressof(found), counts, ctypes.sizeof(found)))
+    assert list(found) == [9] * blocks + [0] * (MOST - blocks), (blocks, list(found))
+print("ended")
+'''
+
+
+@pytest.mark.parametrize("tier", ["interpreter", "compiled"])
+@pytest.mark.parametrize("threads", ["1", "2", "3", "7"])
+def test_each_block_runs_once_and_may_wait_for_the_one_before_it(threads: str, tier: str) -> None:
+    assert out(CHAIN, GPUKERNEL_SIMGPU_THREADS=threads, GPUKERNEL_SIMGPU_TIER=tier) == "ended"

@@ -57,7 +57,6 @@ struct LaunchState {
     uint64_t workspace =
         0;  // of a cooperative launch: its size and its barrier, where CUDA's headers look for them
     std::vector<char> params;
-    std::atomic<uint64_t> next_cluster{0};
     std::atomic<bool> stop{false};
     std::mutex fault_mutex;
     Fault fault{Status::ok, {}};

@@ -9,6 +9,7 @@
 #include <xmmintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -16,7 +17,10 @@
 #include <deque>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "simgpu/engine.h"
 #include "simgpu/exec/block.h"
@@ -28,8 +32,7 @@ namespace {
 constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may hold
 constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
 constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
-constexpr uint64_t kShares = 16;           // a thread takes a sixteenth of its part of what is left,
-constexpr uint64_t kMostOfShare = 256;     // at most: neighbours, whose memory the processor fetches ahead
+constexpr uint64_t kMostAtOnce = 64;       // clusters that a thread takes in one step from its own part
 const std::atomic<uint32_t> kAlwaysOpen{0};
 thread_local std::chrono::nanoseconds rested{0};  // by this thread, in all
 
@@ -107,25 +110,105 @@ ThreadPool& pool() {
     return *only;
 }
 
+// The clusters of a grid, in one part for each thread: neighbours, whose memory the processor fetches ahead.
+//
+// A thread goes through its part from the beginning.  Then it takes the first part that no thread has come
+// for, or else the latter half of the largest rest.  So the earliest cluster that has not ended is always one
+// that a thread runs: programs have a block wait for those before it.
+class GridParts {
+  public:
+    GridParts(uint64_t all, size_t threads) : whole_(std::min<uint64_t>(all, threads)) {
+        // Room for one more part of each thread that comes when all have been taken.
+        if (const size_t most = whole_ + threads; most > few_.size())
+            many_ = std::vector<Part>(most), parts_ = many_;
+        const uint64_t each = all / whole_, more = all % whole_;
+        for (uint64_t i = 0, begin = 0; i < whole_; ++i) {
+            const uint64_t size = each + (i < more);
+            parts_[i].next = begin, parts_[i].end = begin += size;
+        }
+    }
+
+    // The clusters of one thread.
+    class Own {
+      public:
+        explicit Own(GridParts& of) : of_(of) {}
+        // Gives the next ones; false where no thread has any left.
+        bool take(uint64_t& begin, uint64_t& end) {
+            while (!of_.next_of(mine_, begin, end)) {
+                if (!of_.find(mine_)) return false;
+            }
+            return true;
+        }
+
+      private:
+        GridParts& of_;
+        size_t mine_ = NONE;
+    };
+
+  private:
+    static constexpr size_t NONE = SIZE_MAX;
+    struct alignas(64) Part {
+        std::mutex mutex;
+        uint64_t next = 0, end = 0;
+    };
+    const size_t whole_;  // parts that the grid is cut into
+    std::array<Part, 4> few_;
+    std::vector<Part> many_;
+    std::span<Part> parts_{few_};
+    std::atomic<size_t> begun_{0}, late_{0};
+
+    bool next_of(size_t part, uint64_t& begin, uint64_t& end) {
+        if (part == NONE) return false;
+        Part& from = parts_[part];
+        std::lock_guard lock(from.mutex);
+        if (from.next >= from.end) return false;
+        const uint64_t share = std::clamp<uint64_t>((from.end - from.next) / 4, 1, kMostAtOnce);
+        begin = from.next, end = from.next += share;
+        return true;
+    }
+
+    // Has a thread whose part is empty go on with another one, or with half of it; false where all are empty.
+    bool find(size_t& mine) {
+        if (const size_t first = begun_.load() < whole_ ? begun_.fetch_add(1) : whole_; first < whole_) {
+            mine = first;
+            return true;
+        }
+        if (mine == NONE) mine = whole_ + late_.fetch_add(1);
+        for (;;) {
+            size_t from = NONE;
+            uint64_t most = 0;
+            for (size_t i = 0; i < parts_.size(); ++i) {
+                std::lock_guard lock(parts_[i].mutex);
+                const uint64_t left = parts_[i].end - parts_[i].next;
+                if (left > most) from = i, most = left;
+            }
+            if (from == NONE) return false;
+            uint64_t begin = 0, end = 0;
+            {
+                std::lock_guard lock(parts_[from].mutex);
+                begin = parts_[from].next + (parts_[from].end - parts_[from].next) / 2;
+                end = std::exchange(parts_[from].end, begin);
+            }
+            if (begin == end) continue;  // its own thread was faster
+            std::lock_guard lock(parts_[mine].mutex);
+            parts_[mine].next = begin, parts_[mine].end = end;
+            return true;
+        }
+    }
+};
+
 // A cooperative launch keeps all clusters resident: the thread turns over what it has taken.
-void run_clusters(LaunchState& state, bool resident) {
+void run_clusters(LaunchState& state, GridParts& parts, bool resident) {
     thread_local std::unique_ptr<Cluster> kept;
     const RunsWarps runs;
     unsigned csr = _mm_getcsr(), done = 0;
     const compiler::CompiledKernel* code = state.compiled;
     const auto watcher = state.counted ? std::make_unique<profile::Watcher>() : nullptr;
     try {
-        // Threads that take one cluster after the other from a large grid would wait for each other.
-        const uint64_t all = state.clusters();
+        GridParts::Own own(parts);
         uint64_t n = 0, end = 0;
         auto next = [&](Cluster& cluster) {
-            if (n == end) {
-                const uint64_t left = all - std::min(all, state.next_cluster.load(std::memory_order_relaxed));
-                const uint64_t share =
-                    resident ? 1 : std::clamp<uint64_t>(left / (kShares * thread_count()), 1, kMostOfShare);
-                n = state.next_cluster.fetch_add(share), end = std::min(n + share, all);
-            }
-            if (n >= all) return false;
+            if (n == end && !own.take(n, end)) return false;
             cluster.start(n);
             return true;
         };
@@ -277,11 +360,13 @@ Result run_kernel(const Program& program, const Function& kernel, const Launch& 
         state.workspace = *workspace;
         std::memcpy(reinterpret_cast<void*>(*workspace), &kWorkspace, sizeof kWorkspace);
         // Each must be taken by somebody, or the others wait for ever: the caller alone turns them all over.
-        run_clusters(state, true);
+        GridParts parts(state.clusters(), 1);
+        run_clusters(state, parts, true);
         memory.free(*workspace);
     } else {
+        GridParts parts(state.clusters(), thread_count());
         pool().run(static_cast<size_t>(std::min<uint64_t>(state.clusters() - 1, 1024)),
-                   [&] { run_clusters(state, false); });
+                   [&] { run_clusters(state, parts, false); });
     }
     const auto taken = static_cast<uint64_t>(time.taken().count());
     const bool failed = state.fault.status != Status::ok;
