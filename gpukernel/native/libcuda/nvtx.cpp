@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "common/kernel_table.h"
+#include "libcuda/library.h"
 
 namespace gpukernel::libcuda {
 namespace {
@@ -110,7 +111,7 @@ struct Pushed {
     bool stale = true;
     std::string text;
 };
-thread_local Pushed* pushed = nullptr;
+GPUKERNEL_STATIC_THREAD_LOCAL Pushed* pushed = nullptr;
 Pushed& of_this_thread() {
     // Destructors of a program's statics may come after it: they begin anew.
     struct End {

@@ -51,7 +51,7 @@ Process* process();
 CUresult initialise();
 
 using libcuda::context_stack;
-extern thread_local bool calling_host;  // this thread runs a host function
+extern GPUKERNEL_STATIC_THREAD_LOCAL bool calling_host;  // this thread runs a host function
 
 // Whether the slice has parts of several devices; a process of one has no need to tell them apart.
 inline bool several_devices() { return process() && process()->devices.size() > 1; }

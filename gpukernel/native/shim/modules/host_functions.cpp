@@ -185,7 +185,7 @@ CUresult call_now(const HostCall& call) {
 }
 }  // namespace
 
-thread_local bool calling_host = false;
+GPUKERNEL_STATIC_THREAD_LOCAL bool calling_host = false;
 
 bool host_calls_are_left() { return host_calls_left.load() != 0; }
 

@@ -134,13 +134,18 @@ CUresult gpukernel::libcuda::launch(const void* function, const LaunchShape& sha
         if (Captured captured = captured_launch(*connection, call, params, extra, stream)) return *captured;
     }
     // The kernel that this thread launched last is cached, since it is the most likely next one.
-    static thread_local const void* last = nullptr;
-    static thread_local const Connection* of = nullptr;
-    static thread_local std::shared_ptr<const Layout> layout;
-    if (last != function || of != connection || !layout) {
-        if (CUresult error = layout_of(*connection, function, layout); error != CUDA_SUCCESS) return error;
-        last = function, of = connection;
+    struct Last {
+        const void* function;
+        const Connection* of;
+        const Layout* layout;
+    };
+    static GPUKERNEL_STATIC_THREAD_LOCAL Last last{};
+    if (last.function != function || last.of != connection || !last.layout) {
+        static thread_local std::shared_ptr<const Layout> kept;
+        if (CUresult error = layout_of(*connection, function, kept); error != CUDA_SUCCESS) return error;
+        last = {function, connection, kept.get()};
     }
+    const Layout* const layout = last.layout;
     if (CUresult error = possible(shape.sides, *layout); error != CUDA_SUCCESS) return error;
     if (in_clusters(mode))
         if (CUresult error = possible(shape.sides, mode); error != CUDA_SUCCESS) return error;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "libcuda/entry_points.h"
+#include "libcuda/library.h"
 #include "shim/transport/early_reads.h"
 #include "shim/transport/finished.h"
 #include "shim/transport/foresight.h"
@@ -72,7 +73,7 @@ class Connection {
     // --- under `mutex` ---
     // Tells the worker when a second thread makes a request.
     void note_thread() {
-        static thread_local char me;
+        static GPUKERNEL_STATIC_THREAD_LOCAL char me = 0;
         if (only_thread_ != &me && !several_threads_) note_thread(&me);
     }
     std::vector<char>& buffer() { return buffer_; }

@@ -110,8 +110,12 @@ void gate(Connection& connection, uint64_t stream, uint64_t call) {
 }  // namespace
 
 Finished::Stream* find_stream(Connection& connection, uint64_t stream) {
-    const auto found = connection.finished.streams.find(stream);
-    return found == connection.finished.streams.end() ? nullptr : &found->second;
+    Finished& finished = connection.finished;
+    if (finished.latest.second && finished.latest.first == stream) return finished.latest.second;
+    const auto found = finished.streams.find(stream);
+    if (found == finished.streams.end()) return nullptr;
+    finished.latest = {stream, &found->second};
+    return &found->second;
 }
 Finished::Recording* find_event(Connection& connection, CUevent event) {
     const auto found = connection.finished.events.find(reinterpret_cast<uint64_t>(event));
@@ -305,8 +309,11 @@ void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t>
 void note_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
     Finished& finished = connection.finished;
     const uint64_t number = connection.foresight.requests;
-    if (leaves_work(call)) {
-        Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr;
+    const bool works = leaves_work(call);
+    const Change change = changes_memory(call);
+    Finished::Stream* const of =
+        stream && (works || change == Change::by_work) ? find(connection, canonical(*stream)) : nullptr;
+    if (works) {
         (of ? of->work : finished.anywhere) = number;
         if (of && of->blocks) finished.blocking = number;
         // Hooks say where these two are more than a copy that cannot fail, and a wait for what is known.
@@ -314,11 +321,8 @@ void note_request(Connection& connection, uint16_t call, std::optional<uint64_t>
             call != static_cast<uint16_t>(DriverCall::cuStreamWaitEvent))
             of->other = number;
     }
-    if (const Change change = changes_memory(call); change != Change::none) {
-        finished.changed = number;
-        Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr;
-        if (change == Change::by_work) (of ? of->changes : finished.changes) = number;
-    }
+    if (change != Change::none) finished.changed = number;
+    if (change == Change::by_work) (of ? of->changes : finished.changes) = number;
     switch (call) {
         case static_cast<uint16_t>(DriverCall::cuStreamCreate):
         case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
@@ -327,6 +331,7 @@ void note_request(Connection& connection, uint16_t call, std::optional<uint64_t>
         case static_cast<uint16_t>(CustomCall::reset):
             finished.events.clear(), connection.spares.blocks.clear();
             std::erase_if(finished.streams, [](const auto& one) { return one.first != canonical(0); });
+            finished.latest = {};
             break;
         default:
             break;
@@ -492,7 +497,7 @@ void noted_cuStreamDestroy_v2(Connection& connection, CUstream stream) {
     const auto found = finished.streams.find(reinterpret_cast<uint64_t>(stream));
     if (found == finished.streams.end()) return;
     if (!done(connection, found->second)) finished.gone = connection.foresight.requests;
-    finished.streams.erase(found);
+    finished.streams.erase(found), finished.latest = {};
     finished.sure = connection.foresight.requests;
 }
 // A stream that waits is finished when what it waits for is.

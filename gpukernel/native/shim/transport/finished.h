@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "libcuda/entry_points.h"
@@ -68,6 +69,7 @@ struct Finished {
     std::atomic<int> open{0};       // functions that the worker reports without waiting for them
     // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
     std::unordered_map<uint64_t, Stream> streams{{1, {.blocks = true, .joins = {}}}};
+    std::pair<uint64_t, Stream*> latest{};  // the one that was asked for last, as long as no stream ends
     std::unordered_map<uint64_t, Recording> events;  // of this program alone, that exist
 };
 
