@@ -349,3 +349,37 @@ print("ended")
 @pytest.mark.parametrize("threads", ["1", "2", "3", "7"])
 def test_each_block_runs_once_and_may_wait_for_the_one_before_it(threads: str, tier: str) -> None:
     assert out(CHAIN, GPUKERNEL_SIMGPU_THREADS=threads, GPUKERNEL_SIMGPU_TIER=tier) == "ended"
+
+
+STOLEN = '''
+WAITS = b"""
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry waits(.param .u64 done, .param .u32 of) {
+    .reg .pred %p; .reg .b32 %r<6>; .reg .b64 %rd<5>;
+    ld.param.u64 %rd1, [done]; ld.param.u32 %r1, [of]; mov.u32 %r2, %ctaid.x;
+    setp.ne.u32 %p, %r2, 0; @%p bra other;
+    mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+again:
+    ld.volatile.global.u32 %r3, [%rd3]; setp.eq.u32 %p, %r3, 0; @%p bra again;
+other:
+    mul.wide.u32 %rd2, %r2, 4; add.u64 %rd3, %rd1, %rd2; mov.u32 %r4, 1; st.volatile.global.u32 [%rd3], %r4;
+    ret;
+}
+"""
+begin()
+f = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(WAITS + b"\\0")), b"waits"))
+done = int(ok(d.cuMemAlloc(4 * 1024)))
+for blocks in (128, 1024):
+    for of in (blocks // 2 - 1, blocks // 4, blocks - 1):
+        ok(d.cuMemsetD32(done, 0, 1024))
+        ok(d.cuLaunchKernel(f, blocks, 1, 1, 1, 1, 1, 0, 0, ((done, of), (ctypes.c_uint64, ctypes.c_uint32)), 0))
+        ok(d.cuCtxSynchronize())
+print("ended")
+'''
+
+
+@pytest.mark.parametrize("threads", ["2", "3"])
+def test_a_thread_that_has_done_takes_blocks_from_one_that_is_busy(threads: str) -> None:
+    assert out(STOLEN, GPUKERNEL_SIMGPU_THREADS=threads) == "ended"

@@ -32,7 +32,8 @@ namespace {
 constexpr size_t kKeep = 4u << 20;         // storage that a resting thread may hold
 constexpr timespec kRest{0, 100'000'000};  // after which a kernel that rests says so again
 constexpr unsigned kLook = 16;             // so many clusters end between two looks at what else happens
-constexpr uint64_t kMostAtOnce = 64;       // clusters that a thread takes in one step from its own part
+constexpr uint64_t kSteps = 16;       // in one step a thread takes a sixteenth of what its part has left,
+constexpr uint64_t kMostAtOnce = 64;  // at most, so that others find the rest
 const std::atomic<uint32_t> kAlwaysOpen{0};
 thread_local std::chrono::nanoseconds rested{0};  // by this thread, in all
 
@@ -118,8 +119,9 @@ ThreadPool& pool() {
 class GridParts {
   public:
     GridParts(uint64_t all, size_t threads) : whole_(std::min<uint64_t>(all, threads)) {
-        // Room for one more part of each thread that comes when all have been taken.
-        if (const size_t most = whole_ + threads; most > few_.size())
+        // Room for one more part of each thread that comes when all have been taken; no more come than there
+        // are parts.
+        if (const size_t most = 2 * whole_; most > few_.size())
             many_ = std::vector<Part>(most), parts_ = many_;
         const uint64_t each = all / whole_, more = all % whole_;
         for (uint64_t i = 0, begin = 0; i < whole_; ++i) {
@@ -160,9 +162,10 @@ class GridParts {
     bool next_of(size_t part, uint64_t& begin, uint64_t& end) {
         if (part == NONE) return false;
         Part& from = parts_[part];
-        std::lock_guard lock(from.mutex);
+        std::unique_lock lock(from.mutex, std::defer_lock);
+        if (whole_ > 1) lock.lock();  // or it is the one thread's
         if (from.next >= from.end) return false;
-        const uint64_t share = std::clamp<uint64_t>((from.end - from.next) / 4, 1, kMostAtOnce);
+        const uint64_t share = std::clamp<uint64_t>((from.end - from.next) / kSteps, 1, kMostAtOnce);
         begin = from.next, end = from.next += share;
         return true;
     }
@@ -173,11 +176,12 @@ class GridParts {
             mine = first;
             return true;
         }
+        if (whole_ == 1) return false;
         if (mine == NONE) mine = whole_ + late_.fetch_add(1);
         for (;;) {
             size_t from = NONE;
             uint64_t most = 0;
-            for (size_t i = 0; i < parts_.size(); ++i) {
+            for (size_t i = 0, used = whole_ + late_; i < used; ++i) {
                 std::lock_guard lock(parts_[i].mutex);
                 const uint64_t left = parts_[i].end - parts_[i].next;
                 if (left > most) from = i, most = left;
