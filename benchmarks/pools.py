@@ -396,23 +396,29 @@ async def _grants(pools: list[Process]) -> float:
     return sum(await asyncio.gather(*(pool.ask(f"work {SECONDS} {CLIENTS}") for pool in pools))) / SECONDS
 
 
-def _checkpoint(address: str) -> None:
+@contextlib.contextmanager
+def _connected(address: str) -> Iterator[sa.Connection]:
     engine = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
-    with engine.connect() as db:
+    try:
+        with engine.connect() as db:
+            yield db
+    finally:
+        engine.dispose()
+
+
+def _checkpoint(address: str) -> None:
+    with _connected(address) as db:
         db.execute(sa.text("CHECKPOINT"))
-    engine.dispose()
 
 
 def _flush(address: str) -> float:
     """Return the seconds of a commit that waits for the disk: the median of some."""
-    engine = sa.create_engine(_driver(address, "postgres"), isolation_level="AUTOCOMMIT")
     times = []
-    with engine.connect() as db:
+    with _connected(address) as db:
         for _ in range(FLUSHES):
             begin = time.perf_counter()
             db.execute(sa.text("SELECT pg_logical_emit_message(true, 'benchmark', '')"))
             times.append(time.perf_counter() - begin)
-    engine.dispose()
     return statistics.median(times)
 
 
