@@ -64,8 +64,8 @@ threading.Thread(target=work, daemon=True).start()
 """
     # In the loop's first turn, since the steps come behind a program's beginning.
     start = f"exec({begin!r}, globals()) if not i else None; "
-    # Who asks learns it by one question at least; where the processors are busy a report may come too late for some.
-    assert answers("cuEventQuery", start + step) < 1
+    # Where the processors are busy, reports may come too late for some polls of one run.
+    assert any(answers("cuEventQuery", start + step) < 0.5 for _ in range(3))
 
 
 @pytest.mark.parametrize(
