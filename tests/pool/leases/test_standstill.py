@@ -69,6 +69,18 @@ def test_who_waits_at_a_pool_that_stands_still_keeps_the_place(
     story(tmp_path, tell)
 
 
+async def break_off(world: World, clock: list[float], seconds: float) -> None:
+    """Have a call for “a” end whose worker starts, `seconds` after its pool was awake last."""
+    world.agent.prompt = False
+    world.manager.standstill.awake()
+    asking = asyncio.create_task(world.get("a"))
+    while not world.agent.to_start:
+        await asyncio.sleep(0.01)
+    clock[0] += seconds
+    asking.cancel()
+    await asyncio.wait([asking])
+
+
 def states(world: World) -> list[tuple[str, str]]:
     return [(lease.state, lease.end_reason) for lease in world.manager.leases(include_ended=True)]
 
@@ -78,14 +90,7 @@ def test_a_slice_that_nobody_took_as_its_pool_woke_is_kept_for_some_time(
     database: str, clock: list[float], *, stood_still: bool
 ) -> None:
     async def tell(world: World) -> None:
-        world.agent.prompt = False
-        world.manager.standstill.awake()
-        asking = asyncio.create_task(world.get("a"))
-        while not world.agent.to_start:
-            await asyncio.sleep(0.01)
-        clock[0] += STALL_SECONDS + 1 if stood_still else 1
-        asking.cancel()
-        await asyncio.wait([asking])
+        await break_off(world, clock, STALL_SECONDS + 1 if stood_still else 1)
         given_up = [("ending", "the request was given up")]
         assert states(world) == ([("starting", "")] if stood_still else given_up)
         clock[0] += ASKS_SECONDS - 0.1
@@ -105,14 +110,7 @@ def test_a_slice_that_its_holder_asks_the_same_pool_for_again_stays(
     database: str, clock: list[float]
 ) -> None:
     async def tell(world: World) -> None:
-        world.agent.prompt = False
-        world.manager.standstill.awake()
-        asking = asyncio.create_task(world.get("a"))
-        while not world.agent.to_start:
-            await asyncio.sleep(0.01)
-        clock[0] += STALL_SECONDS + 1
-        asking.cancel()
-        await asyncio.wait([asking])
+        await break_off(world, clock, STALL_SECONDS + 1)
         again = asyncio.create_task(world.get("a"))
         await asyncio.sleep(0.05)
         world.agent.start()
