@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule
 
 from gpukernel.common.bounds import Bounds
 from gpukernel.common.course import Course, Profile
@@ -22,14 +20,13 @@ from gpukernel.pool.store.policy import write_groups
 from gpukernel.pool.store.store import Store
 from tests.pool.books import check_books, check_heals_nothing, rows
 from tests.pool.scheduling.test_giving_way import alive, giving_way
-from tests.pool.scheduling.test_kept_order import KeptOrderMachine
+from tests.pool.scheduling.test_kept_order import STEPS, KeptOrderMachine, run_at_random
 from tests.pool.scheduling.test_own_quotas import CALLS, asks, gets, has, held, reason
 from tests.pool.test_model import TIMES, _on_postgresql, _server
 from tests.pool.world import World, story
 
 __all__ = ["_server"]
 
-STEPS = int(os.environ.get("GPUKERNEL_MODEL_STEPS", "200"))
 ML = Course("ml", profile=Profile(groups=("students",), instructor_groups=("staff",)))
 OTHER = Course("phys", members={"*": "student"})
 ANNA, BEN, ZOE = (Holder(name, course="ml") for name in ("anna", "ben", "zoe"))
@@ -324,15 +321,5 @@ class PostgresqlGroupsMachine(GroupsMachine):
 @pytest.mark.parametrize("machine", [GroupsMachine, PostgresqlGroupsMachine])
 @pytest.mark.usefixtures("_server")
 def test_at_random(machine: type[GroupsMachine]) -> None:
-    machine.tally = {"cycles": 0, "early": 0, "held": 0}
-    how = settings(
-        max_examples=(STEPS if machine is GroupsMachine else STEPS // 2) // 50 + 1,
-        stateful_step_count=50,
-        deadline=None,
-        derandomize=True,
-        database=None,
-        phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
-    )
-    run_state_machine_as_test(machine, settings=how)  # type: ignore[no-untyped-call]
-    assert all(machine.tally.values()), machine.tally
+    steps = STEPS if machine is GroupsMachine else STEPS // 2
+    run_at_random(machine, steps, {"cycles": 0, "early": 0, "held": 0})

@@ -91,7 +91,7 @@ def test_the_others_are_served(database: str, caplog: pytest.LogCaptureFixture) 
 
     with caplog.at_level(logging.WARNING):
         story(database, tell)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in caplog.records if record.name.startswith("gpukernel")]
     assert line == (
         "the database refused a lease for request bad of anna for course ml (share_within_quota): "
         "it is tried again in 1 s, and others are served meanwhile"
@@ -166,6 +166,16 @@ def test_the_sentence_goes_once_it_waits_for_something_else(database: str) -> No
         world.manager.schedule()
         assert reason(world, "bad") == ""
         assert not has(world, "bad")
+
+    story(database, tell)
+
+
+def test_the_sentence_goes_once_a_quota_holds_it_back(database: str) -> None:
+    async def tell(world: World) -> None:
+        await one_is_refused(world)
+        world.rule(ML, quotas={"person:anna": Bounds(devices=0.35)})
+        assert not has(world, "bad")
+        assert reason(world, "bad") == "anna holds 0.10 of their 0.35 devices; 0.30 more does not fit."
 
     story(database, tell)
 
