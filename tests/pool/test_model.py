@@ -356,14 +356,20 @@ class PoolMachine(RuleBasedStateMachine):
             assert known[lease_id].key == key
             assert known[lease_id].state == "live"
 
+    def decide(self) -> None:
+        """Decide until nothing is granted any more: the order is the one in which a decision began."""
+        leases: set[str] | None = None
+        while leases != (leases := {lease.id for lease in self.living()}):
+            self.world.manager.schedule()
+            self.settle()
+
     @invariant()
     def nobody_waits_for_what_is_there(self) -> None:
         assert not [lease.key for lease in self.living() if lease.state == "live" and lease.key in self.tasks]
 
     @invariant()
     def the_queue_is_in_its_order_and_everybody_who_waits_is_in_it(self) -> None:
-        self.world.manager.schedule()
-        self.settle()
+        self.decide()
         requests, usage, pools = rows(self.world.store, "requests", "quota_usage", "pools")
         alive = {row.id: row.seen for row in pools}
         held = {row.course: row.share_held for row in usage if row.kind == "course"}
