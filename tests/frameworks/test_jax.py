@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpukernel.embedded import EmbeddedPool
-from tests.frameworks.conftest import PROGRAMS, Execute, Run, losses_in, notebook_of, said, site_of
+from tests.frameworks.conftest import Execute, Run, losses_in, notebook_of, said
 from tests.frameworks.sources import JAX
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -64,24 +59,6 @@ def test_a_training_in_a_kernel_loses_as_on_the_cpu(program: str, execute: Execu
 
 def test_out_of_memory_is_jaxs_own_error_and_less_works(on_jax: Run) -> None:
     assert on_jax("jax_life", share="0.02").splitlines()[-1] == "out_of_memory_is_an_error_and_less_works"
-
-
-def test_a_program_that_is_killed_leaves_its_memory_to_others(h100: EmbeddedPool) -> None:
-    """Nine tenths of the device, twice: the second slice has no room before the first one's is free."""
-    command = [sys.executable, "-m", "gpukernel.cli", "run", "-p", "0.9", "--"]
-    environment = {**h100.environment, "PYTHONPATH": str(site_of(JAX))}
-    for _ in range(2):
-        program = [sys.executable, "-u", str(PROGRAMS / "jax_life.py"), "hold"]
-        with subprocess.Popen(
-            [*command, "sh", "-c", 'echo $$; exec "$@"', "sh", *program],
-            env=environment,
-            stdout=subprocess.PIPE,
-            text=True,
-        ) as started:
-            assert started.stdout is not None
-            number, said = int(started.stdout.readline()), started.stdout.readline()
-            os.kill(number, signal.SIGKILL)
-        assert said == "holds 1.0\n"
 
 
 def test_two_notebooks_have_slices_of_one_device_at_once(execute: Execute) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 
 BEGIN = time.perf_counter()
@@ -29,18 +28,11 @@ def out_of_memory_is_an_error_and_less_works() -> None:
     assert abs(float(jnp.mean(jnp.arange(1000.0))) - 499.5) < 1e-3
 
 
-def memory_is_taken_and_held() -> None:
-    """Takes 256 MiB, says so, and waits to be killed."""
-    block = jnp.ones(1 << 26, jnp.float32)
-    print("holds", float(block[-1]), flush=True)
-    time.sleep(600)
-
-
 STEPS = (a_first_operation, out_of_memory_is_an_error_and_less_works)
 
 
 def main() -> None:
-    for step in (memory_is_taken_and_held,) if "hold" in sys.argv else STEPS:
+    for step in STEPS:
         step()
         print(step.__name__, flush=True)
 
