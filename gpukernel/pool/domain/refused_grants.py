@@ -10,7 +10,7 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
@@ -76,10 +76,11 @@ class RefusedGrants(Generic[R]):
             if one.policy is policy and one.until - one.wait <= steady < one.until
         }
 
-    def looked_at(self, keys: Iterable[str]) -> None:
-        """Note that a decision looked at these: those among them that it does not `refuse` again wait for something else."""
-        for key in self._known.keys() & set(keys) if self._known else ():
-            self._known[key] = replace(self._known[key], constraint="")
+    def decided(self, passed_over: Container[str]) -> None:
+        """Note that a decision passed over these alone: the others that it does not `refuse` again wait for something else."""
+        for key, known in self._known.items():
+            if key not in passed_over and known.constraint:
+                self._known[key] = replace(known, constraint="")
 
     def refuse(self, request: R, constraint: str, policy: Policy, steady: float) -> float:
         """Note that the database refused a request; return the seconds until it is tried again."""

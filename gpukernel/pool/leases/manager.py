@@ -209,7 +209,7 @@ class LeaseManager:
                 self.places_changed()
                 self.schedule()
             taken = delivered or waiter.replaced or self.stops
-            if waiter.lease_id and not (taken or self.standstill.keep(waiter.lease_id)):
+            if waiter.lease_id and not (taken or self.standstill.keep(waiter.lease_id, ours=waiter.ours)):
                 self.end(waiter.lease_id, GIVEN_UP, caller=self.id)
                 self.schedule()
 
@@ -258,7 +258,8 @@ class LeaseManager:
         for grant in granted:
             if grant.fresh is not None:
                 log.info("granted for %s", grant.key, extra=of_lease(grant.fresh))
-                waiter = self.waiters.queued(grant.key)
+                if (waiter := self.waiters.queued(grant.key)) is None and grant.pool == self.id:
+                    self.standstill.expect(grant.lease_id)
                 traced = waiter is not None and waiter.traceparent
                 fresh.append(replace(grant.fresh, traceparent=traced) if traced else grant.fresh)
             self._serve(grant.key, grant.lease_id, grant.fresh)
@@ -267,7 +268,7 @@ class LeaseManager:
 
     def _serve(self, key: str, lease_id: str, lease: Lease | None = None) -> None:
         """Give a lease to the call that waits for `key` here, and expect its servers to confirm that they start it."""
-        if self.waiters.serve(key, lease_id, lease):
+        if self.waiters.serve(key, lease_id, lease, ours=self.standstill.expects(lease_id)):
             self.watch.started(lease_id)
             self.standstill.served(lease_id)
 
@@ -320,8 +321,7 @@ class LeaseManager:
         `caller`: only where that pool was asked for it last, since its holder may have asked another one meanwhile.  `to`: only where it
         gives way to the request of that key.
         """
-        lease = self.store.leases.get(lease_id)
-        if lease is None:
+        if (lease := self.store.leases.get(lease_id)) is None:
             return None
         if self.store.leases.end(lease_id, reason, self.now(), caller, to):
             self._ends(lease, reason)

@@ -39,14 +39,23 @@ class Standstill:
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
         return now < self._hears_until or self._is_long_ago(now)
 
-    def keep(self, lease_id: str) -> bool:
-        """Keep a lease that the call which asked for it did not take, where this process stood still just now; return whether it is kept.
+    def keep(self, lease_id: str, *, ours: bool) -> bool:
+        """Keep a lease that the call which asked for it did not take, where this process stood still just now; return whether it did.
 
-        Its holder may ask another pool for it, or had it from there, and has done with it.
+        Its holder may ask another pool for it, or had it from there, and has done with it.  One that is not `ours`, since another pool has
+        granted it, is that pool's to end: its holder may have it from there.
         """
-        if kept := self.just_now():
-            self._kept[lease_id] = time.clock_gettime(time.CLOCK_BOOTTIME) + ASKS_SECONDS
-        return kept
+        if (stood_still := self.just_now()) and ours:
+            self.expect(lease_id)
+        return stood_still
+
+    def expect(self, lease_id: str) -> None:
+        """Keep a lease for which no call waits: it was granted to a place that stayed in the queue as the process woke."""
+        self._kept[lease_id] = time.clock_gettime(time.CLOCK_BOOTTIME) + ASKS_SECONDS
+
+    def expects(self, lease_id: str) -> bool:
+        """Return whether a lease is kept."""
+        return lease_id in self._kept
 
     def served(self, lease_id: str) -> None:
         """Keep a lease no longer than others: a call waits for it here again."""

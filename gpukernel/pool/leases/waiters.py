@@ -24,6 +24,7 @@ class Waiter:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: str = ""
     lease: Lease | None = None  # as it was committed last, where nothing has happened to it since
+    ours: bool = False  # this process has granted it
     replaced: bool = False
     given_up: str = ""  # why nobody waits for it any more
     asks_again: bool = False  # its request may be lost
@@ -73,12 +74,16 @@ class Waiters:
             return True
         return False
 
-    def serve(self, key: str, lease_id: str, lease: Lease | None = None) -> bool:
-        """Give this lease to the call that waits for `key` here, which reads it unless it is given; return whether one does."""
+    def serve(self, key: str, lease_id: str, lease: Lease | None = None, *, ours: bool = False) -> bool:
+        """Give this lease to the call that waits for `key` here, which reads it unless it is given; return whether one does.
+
+        `ours`: this process has granted it, as it has one that is given.
+        """
         if (waiter := self._queued.pop(key, None)) is not None:
             if (older := self._starting.get(lease_id)) is not None:
                 older.replace()
             waiter.lease_id, waiter.lease = lease_id, lease
+            waiter.ours = ours or lease is not None or (older is not None and older.ours)
             self._starting[lease_id] = waiter
             waiter.changed.set()
             return True

@@ -11,11 +11,12 @@ __all__ = ["CycleResult", "Granted"]
 
 @dataclass(frozen=True)
 class Granted:
-    """A request and the lease that it has; `fresh` where the lease was made now, so that its workers have to be started."""
+    """A request and the lease that it has; `fresh` where the lease was made now, so that its workers have to be started, and `pool` for whose call."""
 
     key: str
     lease_id: str
     fresh: Lease | None = None
+    pool: str = ""
 
 
 @dataclass

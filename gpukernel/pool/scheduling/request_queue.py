@@ -103,22 +103,18 @@ class RequestQueue:
         return -1.0 if start is None else max(start - now, 0.0)
 
     def refused(self, key: str) -> str:
-        """Return the sentence about a request whose grant the database refused; empty for others, and where a quota holds it back now."""
-        if key not in self._requests.by_key or self._not_looked_at(key):
-            return ""
-        return self._refused.sentence(key)
+        """Return the sentence about a request whose grant the database refused; empty for others."""
+        return self._refused.sentence(key) if key in self._requests.by_key else ""
 
     def reason(self, key: str) -> str:
         """Return the sentence about the quota, or the database, that holds a request back; empty where it only waits for room."""
-        return self._not_looked_at(key) or self.refused(key) or self._last.reasons.get(key, "")
-
-    def _not_looked_at(self, key: str) -> str:
-        """Return the sentence about the quota for which the last cycle did not look at a request; empty for others."""
+        if sentence := self.refused(key):
+            return sentence
         if (held := self._places.held_back(key)) is not None:
             return held.sentence
         if self._unseen and (request := self._places.unseen(key)):
             return self._unseen.reason(request)
-        return ""
+        return self._last.reasons.get(key, "")
 
     def reserved(self, key: str) -> str:
         """Return whose reservation a request waits for, as the end of a sentence; empty where it waits for none."""
@@ -287,7 +283,7 @@ class RequestQueue:
             if isinstance(error, sa.exc.IntegrityError) and doubted is not None:
                 raise Conflict(error) from None
             raise
-        self._refused.looked_at(one.key for _, one in seen if one.key not in passed_over)
+        self._refused.decided(passed_over)
         self._note_refused(policy, state.steady)
         return granted
 

@@ -150,7 +150,7 @@ class SchedulingCycle:
                 ahead = min(2 * ahead, READ_AHEAD)  # most cycles end with the second one
             lease = self._admit(request)
             if lease is not None:
-                granted.append(Granted(request.key, lease.id, lease))
+                granted.append(Granted(request.key, lease.id, lease, request.pool))
             tried += request.key in self._result.refused
             if self._result.passes_over(request.key):
                 order.pass_over()

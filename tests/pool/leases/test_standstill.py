@@ -150,6 +150,81 @@ def test_a_slice_that_its_holder_asks_another_pool_for_is_not_given_up_by_the_on
     story(url, tell)
 
 
+def test_a_call_that_was_left_over_at_a_pool_ends_no_slice_that_its_holder_has_from_another_one(
+    new_postgresql: Callable[[], str], clock: list[float]
+) -> None:
+    url = new_postgresql()
+
+    async def tell(world: World) -> None:
+        other = World(url, server="t")
+        other.sessions.detach("t", other.agent)
+        world.agent.prompt = False
+        other.manager.standstill.awake()
+        asking = asyncio.create_task(world.get("a"))
+        while not world.agent.to_start:
+            await asyncio.sleep(0.01)
+        clock[0] += STALL_SECONDS + 1
+        left_over = asyncio.create_task(other.get("a"))  # the holder made it before; it is read now
+        await asyncio.sleep(0.05)
+        left_over.cancel()
+        await asyncio.wait([left_over])
+        world.agent.start()
+        world.manager.tick()
+        assert (await asking).state == "live"
+        clock[0] += ASKS_SECONDS
+        other.manager.tick()
+        assert states(world) == [("live", "")]
+
+    story(url, tell)
+
+
+def test_a_slice_for_a_place_whose_call_ended_as_the_pool_woke_is_kept_for_some_time(
+    database: str, clock: list[float]
+) -> None:
+    async def tell(world: World) -> None:
+        world.manager.standstill.awake()
+        held = await world.get("holder", 1.0)
+        waiting = asyncio.create_task(world.get("waits", 1.0))
+        await asyncio.sleep(0.01)
+        clock[0] += STALL_SECONDS + 1
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        world.manager.end(held.id, "released")
+        world.agent.stop()
+        world.manager.schedule()
+        assert states(world) == [("ended", "released"), ("live", "")]
+        clock[0] += ASKS_SECONDS - 0.1
+        world.manager.tick()
+        assert states(world)[1:] == [("live", "")]
+        clock[0] += 0.1
+        world.manager.tick()
+        assert states(world)[1:] == [("ended", "the request was given up")]
+
+    story(database, tell)
+
+
+def test_a_slice_for_a_place_whose_call_ended_stays_once_its_holder_asks_again(
+    database: str, clock: list[float]
+) -> None:
+    async def tell(world: World) -> None:
+        world.manager.standstill.awake()
+        held = await world.get("holder", 1.0)
+        waiting = asyncio.create_task(world.get("waits", 1.0))
+        await asyncio.sleep(0.01)
+        clock[0] += STALL_SECONDS + 1
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        world.manager.end(held.id, "released")
+        world.agent.stop()
+        world.manager.schedule()
+        assert (await world.get("waits", 1.0)).state == "live"
+        clock[0] += ASKS_SECONDS
+        world.manager.tick()
+        assert states(world)[1:] == [("live", "")]
+
+    story(database, tell)
+
+
 def test_the_clock_of_a_pool_says_that_it_is_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(world: World) -> None:
         said = itertools.count()

@@ -180,6 +180,21 @@ def test_the_sentence_goes_once_a_quota_holds_it_back(database: str) -> None:
     story(database, tell)
 
 
+def test_the_sentence_goes_once_it_waits_behind_others(database: str) -> None:
+    async def tell(world: World) -> None:
+        await one_is_refused(world)
+        write(world, RIGHT)
+        await asks(world, "first", 0.65, "interactive", BEN)
+        await asks(world, "second", 0.65, "interactive", ZOE)
+        world.now += FIRST_SECONDS
+        world.manager.schedule()
+        assert not has(world, "bad")
+        assert reason(world, "bad") == ""
+        assert world.manager._positions.refusal_code("bad") == "full"
+
+    story(database, tell)
+
+
 def test_a_newcomer_waits(database: str) -> None:
     async def tell(world: World) -> None:
         world.rule(ML)
