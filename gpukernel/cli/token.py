@@ -138,6 +138,7 @@ def list_(
                 lambda token: f"revoked {_day(token.revoked)}" if token.revoked else _day(token.expires),
             ),
             Column("Certificate ends", lambda token: _day(token.certificate_expires), drop=5),
+            Column("Made with", lambda token: token.made_with, drop=6),
         ],
         found,
         lambda token: token.id,
@@ -197,17 +198,34 @@ def revoke(
     token: Annotated[
         str, typer.Argument(metavar="TOKEN", help="Its id, as “gpukernel token list” shows it.")
     ],
+    cascade: Annotated[
+        bool,
+        typer.Option(
+            "--cascade",
+            help="Tokens that were made with it, too: a JupyterHub's for single-user servers, a supply's for GPU servers.",
+        ),
+    ] = False,
     pool: Pool = None,
     state: State = None,
 ) -> None:
     """Let nobody in with this token any more.
 
     \b
-    Example:
+    Examples:
       gpukernel token revoke gpk0123456789
+      gpukernel token revoke gpk0123456789 --cascade    # it was stolen
     """
-    revoked = ask_admin(pool, state, lambda c: c.revoke_token(token))
-    print(f"Token {revoked.id} ({revoked.name}) is revoked.")
+    revoked, others = ask_admin(pool, state, lambda c: c.revoke_token(token, cascade=cascade))
+    name, tokens = f"Token {revoked.id} ({revoked.name})", "1 token" if others == 1 else f"{others} tokens"
+    if cascade:
+        print(f"{name} is revoked, with {tokens} that {'was' if others == 1 else 'were'} made with it.")
+    else:
+        print(f"{name} is revoked.")
+        if others:
+            print(
+                f"{tokens} made with it still {'counts' if others == 1 else 'count'}: "
+                f"“gpukernel token revoke {revoked.id} --cascade” revokes {'that' if others == 1 else 'those'}, too."
+            )
 
 
 def _day(when: float) -> str:

@@ -14,7 +14,7 @@ import gpukernel.common.proto.admin_pb2_grpc as rpc
 from gpukernel.client.hub import HubClient
 from gpukernel.client.reservations import ReservationsClient
 from gpukernel.client.teaching import TeachingClient
-from gpukernel.client.tokens import TokenLine, TokensClient, token_line
+from gpukernel.client.tokens import RevokedToken, TokenLine, TokensClient, token_line
 from gpukernel.common import messages
 from gpukernel.common.connection import Connection
 from gpukernel.common.model import GpuServer, LeaseUse, Rung
@@ -157,10 +157,11 @@ class AdminClient(HubClient, TeachingClient, ReservationsClient, TokensClient):
         reply = await self._call(self._administration.ShowConfinement, pb.ShowConfinementRequest())
         return {each.server: tuple(map(messages.rung_from, each.rungs)) for each in reply.servers}
 
-    async def revoke_token(self, identifier: str) -> TokenLine:
-        """Revoke a token: nobody gets in with it from now on."""
-        reply = await self._call(self._administration.RevokeToken, pb.RevokeTokenRequest(id=identifier))
-        return token_line(reply.token)
+    async def revoke_token(self, identifier: str, *, cascade: bool = False) -> RevokedToken:
+        """Revoke a token, and with `cascade` those that were made with it: nobody gets in with it from now on."""
+        request = pb.RevokeTokenRequest(id=identifier, cascade=cascade)
+        reply = await self._call(self._administration.RevokeToken, request)
+        return RevokedToken(token_line(reply.token), reply.made_with_it)
 
     async def report(
         self, begin: float, end: float = 0, course: str = "", person: str = ""

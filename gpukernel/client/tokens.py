@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gpukernel.common.proto.admin_pb2 as pb
 import gpukernel.common.proto.admin_pb2_grpc as rpc
@@ -18,7 +18,7 @@ from gpukernel.client.pool import PoolClient
 from gpukernel.common.connection import Connection, read_connection_file, write_connection
 from gpukernel.common.errors import PoolError
 
-__all__ = ["TokenLine", "TokenRenewal", "TokensClient", "token_line", "write_renewed"]
+__all__ = ["RevokedToken", "TokenLine", "TokenRenewal", "TokensClient", "token_line", "write_renewed"]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class TokenLine:
     renewed: float = 0.0
     course: str = ""
     server: str = ""
+    made_with: str = ""
 
     @property
     def span(self) -> float:
@@ -54,6 +55,13 @@ class TokenLine:
     def ends_soon(self, now: float) -> bool:
         """Return whether it is time to renew it by hand: nobody has, and little is left."""
         return 0 < self.expires < now + min(SOON_SECONDS, max(self.span / 10, DAY)) and not self.revoked
+
+
+class RevokedToken(NamedTuple):
+    """A token that was revoked; `made_with_it` others were, too, or without ``cascade`` still count."""
+
+    token: TokenLine
+    made_with_it: int
 
 
 def token_line(message: Any) -> TokenLine:

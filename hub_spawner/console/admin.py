@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -276,9 +276,17 @@ class RevokeTokenPage(AdminPage):
     async def post(self, identifier: str) -> None:
         """Revoke the token."""
         async with self.service.as_administrator() as pool:
-            token = await pool.revoke_token(identifier)
+            revoked = await pool.revoke_token(identifier)
+        values = {"name": revoked.token.name, "n": revoked.made_with_it, "id": revoked.token.id}
         text = self.texts.gettext("The token “%(name)s” opens nothing any more.")
-        self.done(text % {"name": token.name}, self.back + "#tokens")
+        if revoked.made_with_it:
+            ngettext: Callable[[str, str, int], str] = self.texts.ngettext
+            text += " " + ngettext(
+                "%(n)s token that was made with it still counts; the command “gpukernel token revoke %(id)s --cascade” revokes it.",
+                "%(n)s tokens that were made with it still count; the command “gpukernel token revoke %(id)s --cascade” revokes them.",
+                revoked.made_with_it,
+            )
+        self.done(text % values, self.back + "#tokens")
 
 
 def file_problems(texts: Texts, text: str, refusal: Refused) -> list[str]:

@@ -339,7 +339,7 @@ async def new_token(service: CourseService, body: TokenBody) -> CreatedToken:
 async def revoke(service: CourseService, token: str) -> TokenLine:
     """Revoke a token."""
     async with service.as_administrator() as pool:
-        return await pool.revoke_token(token)
+        return (await pool.revoke_token(token)).token
 
 
 async def audit(service: CourseService) -> list[AuditEntry]:

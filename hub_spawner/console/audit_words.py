@@ -118,7 +118,7 @@ _VALUES = {
         later("its server ended: %(why)s"),
         later("its server ended"),
     ),
-    "token": (later("revoked"), later("renewed")),
+    "token": (later("revoked"), later("revoked, with %(n)s made with it"), later("renewed")),
 }
 _STARTS = {"at_start": later("when it starts"), "on_first_use": later("when it first uses the GPU")}
 _DAYS = {

@@ -91,6 +91,11 @@ class Caller:
     inside: bool = False
 
     @property
+    def token(self) -> str:
+        """The id of the pool's token that admitted the caller; empty for an account, and for the pool's own files."""
+        return min(self.tokens, default="")
+
+    @property
     def role(self) -> str:
         """The role by which `gpukernel.pool.auth.permissions` decides: ``person``, ``server``, ``service``, ``agent``, ``engine``,
         ``supply`` or ``administrator``.

@@ -5,7 +5,7 @@ Guarantees
 * A token ends, unless an administrator said that it has no end; the pool's setting says when where nobody does.
 * Whoever renews their token, before it ends, has it for as long again as it was made for.  It stays the same text, so that a GPU server
   or a Hub that is killed meanwhile has one that counts.  Those of persons and of single-user servers are not renewed by their holders.
-* What is revoked stays revoked.
+* What is revoked stays revoked, and makes no others meanwhile.  Those that were made with it before are revoked where whoever revokes it says so.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -37,6 +38,7 @@ __all__ = [
     "show_token",
     "token_hash",
     "warn_of_ends",
+    "write_token",
 ]
 
 log = logging.getLogger(__name__)
@@ -73,6 +75,7 @@ class Token:
     renewed: float = 0.0
     course: str = ""
     server: str = ""
+    made_with: str = ""
 
     @property
     def span(self) -> float:
@@ -99,6 +102,7 @@ def _token(row: sa.Row) -> Token:  # type: ignore[type-arg]
         row.renewed or 0,
         row.course,
         row.server,
+        row.made_with,
     )
 
 
@@ -111,8 +115,11 @@ def create_token(
     who: str,
     now: float,
     certify: Certify | None = None,
+    made_with: str = "",
 ) -> tuple[Token, str, str]:
-    """Create a token; return it, its text, and its certificate with the key, empty without `certify`.  Neither text nor key is kept.
+    """Create a token, by `who` and with the token `made_with`; return it, its text, and its certificate with the key, empty without `certify`.
+
+    Neither text nor key is kept.
 
     Raises
     ------
@@ -143,10 +150,27 @@ def create_token(
             "created": now,
             "expires": expires,
             "certificate_expires": until,
+            "made_with": made_with,
         }
-        db.execute(tokens.insert().values(**values))
+        write_token(db, values)
         note(db, now, who, "token", identifier, "", f"{scope} {person or name}")
-    return Token(identifier, name, person, scope, now, expires or 0, 0, until or 0), text, certificate
+    token = Token(identifier, name, person, scope, now, expires or 0, 0, until or 0, made_with=made_with)
+    return token, text, certificate
+
+
+def write_token(db: sa.Connection, values: Mapping[str, Any]) -> None:
+    """Write a token down, in a transaction that decides.
+
+    Raises
+    ------
+    Refused
+        ``revoked``, where the one that it is made with was revoked meanwhile.
+    """
+    if with_ := values["made_with"]:
+        counts = sa.select(tokens.c.id).where(tokens.c.id == with_, tokens.c.revoked.is_(None))
+        if db.execute(counts).first() is None:
+            raise Refused("revoked", f"Token {with_} was revoked; make a new one.")
+    db.execute(tokens.insert().values(**values))
 
 
 def list_tokens(store: Store) -> list[Token]:
@@ -155,8 +179,12 @@ def list_tokens(store: Store) -> list[Token]:
         return [_token(row) for row in db.execute(sa.select(tokens).order_by(tokens.c.created))]
 
 
-def revoke_token(store: Store, identifier: str, who: str, now: float) -> Token:
-    """Revoke a token: from now on nobody gets in with it.
+def revoke_token(
+    store: Store, identifier: str, who: str, now: float, *, cascade: bool = False
+) -> tuple[Token, int]:
+    """Revoke a token: from now on nobody gets in with it; with `cascade` nor with those that were made with it, or with one of these.
+
+    Returns the token, and how many others were revoked; without `cascade`, how many still count.
 
     Raises
     ------
@@ -170,9 +198,22 @@ def revoke_token(store: Store, identifier: str, who: str, now: float) -> Token:
         row = db.execute(sa.select(tokens).where(tokens.c.id == identifier)).first()
         if row is None:
             raise Refused("no_such_token", f"There is no token {identifier[:40]}.")
-        if changed.rowcount:
-            note(db, now, who, "token", identifier, f"{row.scope} {row.person or row.name}", "revoked")
-    return _token(row)
+        made = _counting_made_with(identifier, now)
+        others: int = db.execute(sa.select(sa.func.count()).where(made)).scalar_one()
+        if cascade:
+            db.execute(tokens.update().where(made).values(revoked=now))
+        if changed.rowcount or (cascade and others):
+            after = f"revoked, with {others} made with it" if cascade and others else "revoked"
+            note(db, now, who, "token", identifier, f"{row.scope} {row.person or row.name}", after)
+    return _token(row), others
+
+
+def _counting_made_with(identifier: str, now: float) -> sa.ColumnElement[bool]:
+    """Return the condition for tokens that count and were made with this one, or with one that was."""
+    made = sa.select(tokens.c.id).where(tokens.c.made_with == identifier).cte("made", recursive=True)
+    made = made.union(sa.select(tokens.c.id).where(tokens.c.made_with == made.c.id))
+    ends = sa.or_(tokens.c.expires.is_(None), tokens.c.expires > now)
+    return sa.and_(tokens.c.id.in_(sa.select(made.c.id)), tokens.c.revoked.is_(None), ends)
 
 
 def show_token(store: Store, identifier: str) -> Token | None:

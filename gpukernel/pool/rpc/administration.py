@@ -173,6 +173,7 @@ class AdministrationService(rpc.AdministrationServicer):
                 caller.name,
                 time.time(),
                 self._certify if request.with_certificate else None,
+                caller.token,
             )
             public = self._public()
             return pb.CreateTokenReply(
@@ -208,8 +209,10 @@ class AdministrationService(rpc.AdministrationServicer):
         await _or_deny(access, refusal_to_revoke(self._store, caller, request.id))
 
         def work() -> pb.RevokeTokenReply:
-            token = revoke_token(self._store, request.id, caller.name, time.time())
-            return pb.RevokeTokenReply(token=token_to(token))
+            token, others = revoke_token(
+                self._store, request.id, caller.name, time.time(), cascade=request.cascade
+            )
+            return pb.RevokeTokenReply(token=token_to(token), made_with_it=others)
 
         return await or_refuse(access.context, work)
 

@@ -19,7 +19,7 @@ from gpukernel.common.i18n import words_to
 from gpukernel.common.logs import one_line
 from gpukernel.common.model import Holder, SliceRequest
 from gpukernel.pool.auth.identity import Identity
-from gpukernel.pool.auth.tokens import OF_SERVERS, Certify, token_hash
+from gpukernel.pool.auth.tokens import OF_SERVERS, VALID_SECONDS, Certify, token_hash, write_token
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.callers import Access, or_refuse, or_refuse_reading, unary
 from gpukernel.pool.scheduling.estimates import chances
@@ -37,12 +37,18 @@ class HubService(rpc.HubServicer):
     """The service of JupyterHub; every method authenticates its caller first."""
 
     def __init__(
-        self, manager: LeaseManager, store: Store, identity: Identity, certify: Certify | None = None
+        self,
+        manager: LeaseManager,
+        store: Store,
+        identity: Identity,
+        certify: Certify | None = None,
+        valid_seconds: float = VALID_SECONDS,
     ) -> None:
         self._manager = manager
         self._store = store
         self.identity = identity
         self._certify = certify
+        self._valid_seconds = valid_seconds  # of servers' tokens
 
     @unary
     async def ListCourses(self, request: pb.ListCoursesRequest, access: Access) -> pb.ListCoursesReply:
@@ -119,7 +125,10 @@ class HubService(rpc.HubServicer):
             identifier = "gpk" + secrets.token_hex(5)
             text, now = f"{identifier}.{secrets.token_urlsafe(32)}", time.time()
             name = f"{person}'s server {server}"[:256]
-            certificate, until = self._certify(identifier, name, 0, now) if self._certify else ("", None)
+            expires = now + self._valid_seconds if self._valid_seconds else None
+            certificate, until = (
+                self._certify(identifier, name, expires or 0, now) if self._certify else ("", None)
+            )
             with self._store.deciding() as (db, _):
                 values = {
                     "id": identifier,
@@ -128,12 +137,14 @@ class HubService(rpc.HubServicer):
                     "person": person,
                     "scope": "person",
                     "created": now,
+                    "expires": expires,
                     "course": request.course,
                     "server": server,
                     "certificate_expires": until,
                     "inside": request.inside,
+                    "made_with": caller.token,
                 }
-                db.execute(tokens.insert().values(**values))
+                write_token(db, values)
             return pb.OpenServerReply(token=text, certificate=certificate)
 
         return await or_refuse(access.context, work)

@@ -341,7 +341,7 @@ def _services(
             admin_rpc.add_AdministrationServicer_to_server,
             AdministrationService(manager, store, identity, public, certify, token_seconds),
         ),
-        (hub_rpc.add_HubServicer_to_server, HubService(manager, store, identity, certify)),
+        (hub_rpc.add_HubServicer_to_server, HubService(manager, store, identity, certify, token_seconds)),
         (reservations_rpc.add_ReservationsServicer_to_server, ReservationsService(manager, store, identity)),
         (engines_rpc.add_EnginesServicer_to_server, EnginesService(manager, identity)),
         (teaching_rpc.add_TeachingServicer_to_server, TeachingService(manager, store, identity)),

@@ -52,7 +52,7 @@ __all__ = [
 OLDEST_SQLITE = (3, 35)
 """The first with ``ALTER TABLE … DROP COLUMN``, which migrations use: Debian 12 has it, Debian 11 does not."""
 
-NEWEST = "0027_fences"  # the last of the migrations; a test compares
+NEWEST = "0028_made_with"  # the last of the migrations; a test compares
 _FIRST = "0001"  # the shape of databases that were made before there were migrations
 _LEDGER = CompiledSql(sa.select(ledger).with_for_update())
 _EPOCH = CompiledSql(ledger.update().values(epoch=sa.bindparam("new")))

@@ -461,7 +461,6 @@ requests = Table(
 
 # --- who may speak, and what was changed ---
 
-# Tokens: a hash, for whom, with which scope, until when.
 tokens = Table(
     "tokens",
     metadata,
@@ -473,13 +472,14 @@ tokens = Table(
     Column("created", Float, nullable=False),
     Column("expires", Float, nullable=True),
     Column("revoked", Float, nullable=True),
-    # Where they are not empty, whoever has the token asks for this course, and as this server of the person.
-    Column("course", String, nullable=False, server_default=""),
-    Column("server", String, nullable=False, server_default=""),
+    Column("course", String, nullable=False, server_default=""),  # for which alone its holder asks, and
+    Column("server", String, nullable=False, server_default=""),  # as this server of the person
     Column("certificate_expires", Float, nullable=True),  # of the client certificate made for it
     Column("renewed", Float, nullable=True),  # it is valid for as long after it as it was made for
     Column("inside", Boolean, nullable=False, server_default=text("false")),  # it leases inside of ceilings
     Column("announced", String, nullable=False, server_default=""),  # what its supplies bring, in JSON
+    Column("made_with", String, nullable=False, server_default=""),  # another token, by its id
+    _living("tokens_made", "made_with", condition="made_with <> ''"),
     _living("tokens_of_supplies", "id", condition="announced <> ''"),
     _living("tokens_of_servers", "person", "created", condition="server <> ''"),
     _living("open_servers", "person", "server", condition="server <> '' AND revoked IS NULL"),

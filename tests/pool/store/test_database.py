@@ -113,7 +113,7 @@ def test_the_newest_migration_goes_back_and_forth(database: str) -> None:
         "quota_usage": {"recent", "interactive_held", "interactive_ceiling"},
         "quotas": {"interactive"},
         "requests": {"priority", "claims", "claims_from"},
-        "tokens": {"announced"},
+        "tokens": {"announced", "made_with"},
     }
     engine.dispose()
     engine = open_database(database)
