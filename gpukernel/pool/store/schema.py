@@ -144,8 +144,7 @@ servers = Table(
     # A heartbeat, in steady time: the last one of a server that is away; of others its pool knows later ones.
     Column("heard", Float, nullable=False, server_default="0"),
     Column("fenced_until", Float, nullable=False, server_default="1e18"),  # its workers may live until then
-    # workers live that nobody ordered
-    Column("settling", Boolean, nullable=False, server_default=text("false")),
+    Column("settling", Boolean, nullable=False, server_default=text("false")),  # unordered workers live
     Column("forgotten", Boolean, nullable=False, server_default=text("false")),
     _living("one_server_a_token", "credential", condition="substr(credential, 1, 6) = 'token '", unique=True),
 )
@@ -461,6 +460,7 @@ requests = Table(
 
 # --- who may speak, and what was changed ---
 
+# Tokens: a hash, for whom, with which scope, until when.
 tokens = Table(
     "tokens",
     metadata,
