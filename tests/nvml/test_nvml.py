@@ -129,7 +129,7 @@ def test_utilisation_is_the_busy_share_of_the_last_second(tools: Tools) -> None:
     code = (
         COMPILE
         + """
-spin = kernel('extern "C" __global__ void k(){ volatile int x = 0; for (int i = 0; i < 100000; ++i) x = i; }')
+spin = kernel('__device__ volatile int x; extern "C" __global__ void k(){ for (int i = 0; i < 20000000; ++i) x = i; }')
 stop = threading.Event(); threading.Thread(target=lambda: (sys.stdin.readline(), stop.set())).start()
 print("busy", flush=True)
 while not stop.is_set():
