@@ -216,16 +216,12 @@ def revoke(
       gpukernel token revoke gpk0123456789 --cascade    # it was stolen
     """
     revoked, others = ask_admin(pool, state, lambda c: c.revoke_token(token, cascade=cascade))
-    name, tokens = f"Token {revoked.id} ({revoked.name})", "1 token" if others == 1 else f"{others} tokens"
-    if cascade:
-        print(f"{name} is revoked, with {tokens} that {'was' if others == 1 else 'were'} made with it.")
-    else:
-        print(f"{name} is revoked.")
-        if others:
-            print(
-                f"{tokens} made with it still {'counts' if others == 1 else 'count'}: "
-                f"“gpukernel token revoke {revoked.id} --cascade” revokes {'that' if others == 1 else 'those'}, too."
-            )
+    print(f"Token {revoked.id} ({revoked.name}) is revoked.")
+    if others and cascade:
+        print(f"Tokens made with it that are revoked, too: {others}.")
+    elif others:
+        more = f"“gpukernel token revoke {revoked.id} --cascade” revokes them, too"
+        print(f"Tokens made with it that still count: {others}; {more}.")
 
 
 def _day(when: float) -> str:

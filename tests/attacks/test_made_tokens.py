@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -61,6 +63,30 @@ def test_what_was_made_with_a_stolen_token_is_revoked_with_it(tmp_path: Path) ->
         assert (await admin.revoke_token(hub.id, cascade=True)).made_with_it == 2
         assert [await opens(address, one) for one in (secret, *stolen, good)] == [False, False, False, True]
         assert (await admin.revoke_token(hub.id, cascade=True)).made_with_it == 0
+
+    in_a_pool(tmp_path, tell)
+
+
+def test_the_command_says_what_still_counts(tmp_path: Path) -> None:
+    async def tell(address: str, admin: AdminClient, store: Store) -> None:
+        def revoke(*words: str) -> str:
+            command = [sys.executable, "-m", "gpukernel.cli", "token", "revoke", hub.id, *words]
+            command += ["--state", str(tmp_path / "state")]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+        hub, secret = await admin.create_token("hub", scope="service")
+        async with HubClient(address, secret) as thief:
+            server = await thief.open_server("anna", "lab")
+        said = f"Token {hub.id} (hub) is revoked.\n"
+        assert await asyncio.to_thread(revoke) == (
+            f"{said}Tokens made with it that still count: 1; "
+            f"“gpukernel token revoke {hub.id} --cascade” revokes them, too.\n"
+        )
+        assert await opens(address, server)
+        cascaded = await asyncio.to_thread(revoke, "--cascade")
+        assert cascaded == f"{said}Tokens made with it that are revoked, too: 1.\n"
+        assert not await opens(address, server)
+        assert await asyncio.to_thread(revoke) == said
 
     in_a_pool(tmp_path, tell)
 
