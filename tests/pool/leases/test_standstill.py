@@ -178,20 +178,25 @@ def test_a_call_that_was_left_over_at_a_pool_ends_no_slice_that_its_holder_has_f
     story(url, tell)
 
 
+async def grant_to_a_place(world: World, clock: list[float]) -> None:
+    """Grant a device to “waits”, whose call has ended as its pool woke."""
+    world.manager.standstill.awake()
+    held = await world.get("holder", 1.0)
+    waiting = asyncio.create_task(world.get("waits", 1.0))
+    await asyncio.sleep(0.01)
+    clock[0] += STALL_SECONDS + 1
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    world.manager.end(held.id, "released")
+    world.agent.stop()
+    world.manager.schedule()
+
+
 def test_a_slice_for_a_place_whose_call_ended_as_the_pool_woke_is_kept_for_some_time(
     database: str, clock: list[float]
 ) -> None:
     async def tell(world: World) -> None:
-        world.manager.standstill.awake()
-        held = await world.get("holder", 1.0)
-        waiting = asyncio.create_task(world.get("waits", 1.0))
-        await asyncio.sleep(0.01)
-        clock[0] += STALL_SECONDS + 1
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        world.manager.end(held.id, "released")
-        world.agent.stop()
-        world.manager.schedule()
+        await grant_to_a_place(world, clock)
         assert states(world) == [("ended", "released"), ("live", "")]
         clock[0] += ASKS_SECONDS - 0.1
         world.manager.tick()
@@ -207,16 +212,7 @@ def test_a_slice_for_a_place_whose_call_ended_stays_once_its_holder_asks_again(
     database: str, clock: list[float]
 ) -> None:
     async def tell(world: World) -> None:
-        world.manager.standstill.awake()
-        held = await world.get("holder", 1.0)
-        waiting = asyncio.create_task(world.get("waits", 1.0))
-        await asyncio.sleep(0.01)
-        clock[0] += STALL_SECONDS + 1
-        waiting.cancel()
-        await asyncio.wait([waiting])
-        world.manager.end(held.id, "released")
-        world.agent.stop()
-        world.manager.schedule()
+        await grant_to_a_place(world, clock)
         assert (await world.get("waits", 1.0)).state == "live"
         clock[0] += ASKS_SECONDS
         world.manager.tick()
