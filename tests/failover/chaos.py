@@ -51,6 +51,9 @@ GIVEN_UP = (
 )
 """The ends of leases that were never delivered to whoever asked for them."""
 
+ENDED = "ended PostgreSQL's process"
+"""What a pool says that has ended the connection of one which stood still with a lock."""
+
 NOBODYS_SECONDS = 20.0
 """The most for which a pool that wakes keeps a lease of somebody who was given another one meanwhile, and has given it back."""
 
@@ -285,7 +288,8 @@ def main(arguments: list[str]) -> int:
         print(chaos.table())
         print(
             f"\n{len(seen.delivered)} leases, none lost; {len(seen.again)} starts failed and were made again; "
-            f"{seen.unreachable} calls found no pool within their time."
+            f"{seen.unreachable} calls found no pool within their time; "
+            f"{sum(pool.log.read_text(errors='replace').count(ENDED) for pool in running.pools)} connections of frozen pools were ended."
         )
         print("".join(f"made again: {reason}\n" for reason in seen.again), end="")
     return 0

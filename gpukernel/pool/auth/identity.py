@@ -26,7 +26,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.auth.hub_tokens import HubTokens
 from gpukernel.pool.auth.open_calls import OpenCalls
 from gpukernel.pool.auth.tokens import OF_SERVERS, token_hash
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import tokens
 from gpukernel.pool.store.store import Store
 

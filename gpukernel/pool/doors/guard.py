@@ -7,7 +7,7 @@ It runs in the I/O thread.  A call goes through these steps, and a handler sees 
 3. The size of the message, then its fields (`gpukernel.pool.doors.field_bounds`).
 4. Its turn: of each person one call at a time is on its way to the deciding thread, so that who makes hundreds waits for them alone.
    Then the handler, in the deciding thread, which authenticates and answers.
-5. Each answer waits until what was decided before it is on the database's disk (`gpukernel.pool.store.commits`).
+5. Each answer waits until what was decided before it is on the database's disk (`gpukernel.pool.store.connection.commits`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ UNPROVEN_CALLS = 32
 
 
 class Lasting(Protocol):
-    """The part of `gpukernel.pool.store.commits.Commits` that answers wait for."""
+    """The part of `gpukernel.pool.store.connection.commits.Commits` that answers wait for."""
 
     def announce(self) -> int:
         """Return the number of the newest commit, which an answer waits for in a moment."""

@@ -51,7 +51,7 @@ from gpukernel.pool.rpc.pool import PoolService
 from gpukernel.pool.rpc.reservations import ReservationsService
 from gpukernel.pool.rpc.teaching import TeachingService
 from gpukernel.pool.rpc.tokens import TokensService
-from gpukernel.pool.store.commits import Commits
+from gpukernel.pool.store.connection.commits import Commits
 from gpukernel.pool.store.store import Store
 
 __all__ = ["RunningPool", "prepare_state", "serve", "write_token"]

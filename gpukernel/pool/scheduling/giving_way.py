@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import IN_USE, LIVE, LIVING, NOT_ENDED, PLACED_BY_POOL, leases, slices, total
 from gpukernel.pool.store.store import Store
 

@@ -22,7 +22,7 @@ from gpukernel.pool.scheduling import giving_way
 from gpukernel.pool.scheduling.own_quotas import OwnQuotas
 from gpukernel.pool.scheduling.pending_request import PendingRequest
 from gpukernel.pool.scheduling.queue_index import QueueIndex
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import ledger, requests
 from gpukernel.pool.store.signs_of_life import last_seen
 from gpukernel.pool.store.store import Store

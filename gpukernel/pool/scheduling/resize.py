@@ -27,7 +27,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.placement import MIB, DeviceClass, slice_bytes
 from gpukernel.pool.domain.quota import Claim, Standing, never, refusal
 from gpukernel.pool.store import quota_usage
-from gpukernel.pool.store.compiled_sql import send_queued
+from gpukernel.pool.store.connection.compiled_sql import send_queued
 from gpukernel.pool.store.schema import devices, leases, servers, slices
 from gpukernel.pool.store.store import Store
 from gpukernel.pool.store.usage_log import open_span

@@ -22,7 +22,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gpukernel.common.model import Slice
 from gpukernel.pool.domain.placement import MIB, Placement
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.devices import PROMISE
 from gpukernel.pool.store.schema import IN_USE, LIVING, NOT_ENDED, devices, leases, slices, total
 

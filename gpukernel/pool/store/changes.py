@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import sqlalchemy as sa
 
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import IN_USE, changes, devices, slices
 
 __all__ = ["CHANNEL", "KEEP", "MOST_AT_ONCE", "ChangeLog", "Kind", "LeaseChange", "LogEntry"]

@@ -19,7 +19,7 @@ from typing import Protocol
 
 import sqlalchemy as sa
 
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import clock, servers, slices
 
 __all__ = ["Clock", "boot_identity"]

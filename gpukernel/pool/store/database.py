@@ -5,7 +5,7 @@ Guarantees
 * A crash between two transactions leaves a state that the next start can continue from.
 * Whoever changes what is promised holds the ledger's one row locked (`Database.deciding`): pools that share a database decide one
   after the other.
-* On PostgreSQL nobody outside hears of a commit before it is on disk (`gpukernel.pool.store.commits`).
+* On PostgreSQL nobody outside hears of a commit before it is on disk (`gpukernel.pool.store.connection.commits`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import sqlalchemy as sa
 from gpukernel.common.errors import PoolError
 from gpukernel.pool.store.changes import ChangeLog
 from gpukernel.pool.store.clock import Clock, boot_identity
-from gpukernel.pool.store.commits import Commits
-from gpukernel.pool.store.compiled_sql import (
+from gpukernel.pool.store.connection.commits import Commits
+from gpukernel.pool.store.connection.compiled_sql import (
     WROTE,
     CompiledSql,
     begin_later,
@@ -35,6 +35,7 @@ from gpukernel.pool.store.compiled_sql import (
     forget_queued,
     send_queued,
 )
+from gpukernel.pool.store.connection.frozen import FrozenPools
 from gpukernel.pool.store.counters import Counters
 from gpukernel.pool.store.schema import ledger
 
@@ -70,6 +71,7 @@ _PATIENCE = {
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 8_000,
+    "fallback_application_name": "gpukernel-pool",
 }
 """Options of libpq where the address has none of its own: a server whose machine is gone is given up within ten seconds."""
 
@@ -78,7 +80,8 @@ _IDLE = "SET idle_in_transaction_session_timeout = '5s'"
 """A pool that stands still in the middle of a decision, as its machine may, gives the ledger's lock up after this time."""
 
 _LOCK_WAIT = "SET lock_timeout = '6s'"
-"""The longest wait for a lock; after it the database is taken for away: PostgreSQL's own process that has the lock may stand still, too."""
+"""The longest wait for a lock.  After it the database is taken for away: PostgreSQL's own process that has the lock may stand still, too.
+Where only its client does, a pool that stands still in the middle of a pipeline, `FrozenPools` ends it."""
 
 _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _MAY_COMPUTE = sa.text("SET LOCAL idle_in_transaction_session_timeout = '10min'")
@@ -92,6 +95,11 @@ _LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 def is_away(error: sa.exc.DBAPIError) -> bool:
     """Return whether an error says that the database does not answer now; the same may succeed in a moment."""
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
+
+
+def _waited_in_vain(error: BaseException) -> bool:
+    """Return whether an error says that a lock was not had in time."""
+    return isinstance(error, sa.exc.DBAPIError) and getattr(error.orig, "sqlstate", "") == _LOCK_NOT_AVAILABLE
 
 
 def sentence_of_database(error: sa.exc.DBAPIError) -> str:
@@ -311,12 +319,15 @@ class Database:
         self._held = False  # the ledger, by somebody who did not give it up in time
         self.shared = self.engine.dialect.name != "sqlite"
         self.counters = Counters()
-        self.commits = Commits(
-            lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"), self.counters
-        )
+        self.commits = Commits(self._committing, self.counters)
+        self._frozen = FrozenPools(self._committing)
         self.on_renewed: list[Callable[[], None]] = []
         self.renewals = 0
         self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")
+
+    def _committing(self) -> sa.Connection:
+        """Return a connection that commits each statement by itself."""
+        return self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run `work` in a thread, in a transaction of its own that only reads: answers that may be long hold no decision up."""
@@ -376,8 +387,10 @@ class Database:
                     self._under_way = self.decides = False
                     if not self._db.invalidated:
                         forget_queued(self._db)
-        except BaseException:
+        except BaseException as error:
             self.changes.rolled_back()
+            if _waited_in_vain(error):
+                self._frozen.end()
             raise
         if awaited and self.shared:
             self.commits.made()
@@ -427,7 +440,7 @@ class Database:
             try:
                 row = _LEDGER.first(db)
             except sa.exc.OperationalError as error:
-                self._held = getattr(error.orig, "sqlstate", "") == _LOCK_NOT_AVAILABLE
+                self._held = _waited_in_vain(error)
                 raise
             self._held = False
             self.decides, self._epoch = True, row.epoch

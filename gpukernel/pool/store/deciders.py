@@ -28,7 +28,7 @@ from gpukernel.pool.domain.engine_placement import (
 )
 from gpukernel.pool.store import lease_queries as queries
 from gpukernel.pool.store import quota_usage
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.device_reports import GONE
 from gpukernel.pool.store.devices import ROWS, device_of, trouble_of, update_availability

@@ -20,7 +20,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device
 from gpukernel.pool.domain.direct_mode import Machine, NamedDevice, Places
 from gpukernel.pool.domain.placement import DeviceClass, classes
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.schema import (
     IN_USE,

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpukernel.common.model import Holder, Lease, Slice, Usage
-from gpukernel.pool.store.compiled_sql import CompiledSql, rows_of
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql, rows_of
 from gpukernel.pool.store.schema import (
     ENDING,
     IN_USE,

@@ -26,7 +26,7 @@ from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.placement import Placement
 from gpukernel.pool.store import ceilings, quota_usage
 from gpukernel.pool.store import lease_queries as queries
-from gpukernel.pool.store.compiled_sql import rows_of, send_queued
+from gpukernel.pool.store.connection.compiled_sql import rows_of, send_queued
 from gpukernel.pool.store.database import Conflict, Database
 from gpukernel.pool.store.policy import StoredPolicy
 from gpukernel.pool.store.schema import (

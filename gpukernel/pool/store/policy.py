@@ -18,7 +18,7 @@ from gpukernel.common.course import Course, Profile
 from gpukernel.common.policy import Policy
 from gpukernel.common.reservations import Reservation
 from gpukernel.pool.store import schema
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 
 __all__ = ["StoredPolicy", "load_policy", "note", "write_groups", "write_policy"]

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from gpukernel.common.bounds import MILLION, OPEN, Account
 from gpukernel.common.policy import Policy
 from gpukernel.pool.domain.quota import PERIODS, Standing, period_start
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.policy import ceilings
 from gpukernel.pool.store.schema import leases, total, usage_log
 from gpukernel.pool.store.schema import quota_usage as table

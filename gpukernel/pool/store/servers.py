@@ -22,7 +22,7 @@ from gpukernel.common.errors import Refused
 from gpukernel.common.model import Device, GpuServer, Rung
 from gpukernel.pool.domain import fencing
 from gpukernel.pool.domain.fencing import KnownServer, Registration
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.device_reports import (
     GONE,

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from gpukernel.common.bounds import MILLION
 from gpukernel.common.model import DailyUse, LeaseUse
 from gpukernel.pool.domain.quota import period_end, period_start
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import leases, usage_log
 
 __all__ = ["begin_earlier", "close_span", "first_span", "held_between", "open_span", "use_by_day"]

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from gpukernel.pool.store import changes as log
 from gpukernel.pool.store.changes import LeaseChange, LogEntry
-from gpukernel.pool.store.compiled_sql import CompiledSql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql
 from gpukernel.pool.store.schema import changes
 from gpukernel.pool.store.store import Store
 

@@ -30,7 +30,7 @@ from gpukernel.common.errors import DatabaseLost, PoolError
 from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.pool.leases.manager import LeaseManager
 from gpukernel.pool.rpc.server import serve
-from gpukernel.pool.store.commits import Commits
+from gpukernel.pool.store.connection.commits import Commits
 from gpukernel.pool.store.database import Database
 from gpukernel.pool.store.store import Store
 from tests.pool.conftest import _programs

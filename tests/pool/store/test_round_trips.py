@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError, InvalidRequestError
 
-from gpukernel.pool.store import compiled_sql
-from gpukernel.pool.store.compiled_sql import CompiledSql, rows_of, send_queued
+from gpukernel.pool.store.connection import compiled_sql
+from gpukernel.pool.store.connection.compiled_sql import CompiledSql, rows_of, send_queued
 from gpukernel.pool.store.schema import servers
 from gpukernel.pool.store.store import Store
 from tests.pool.world import World
