@@ -121,7 +121,7 @@ Pushed& of_this_thread() {
         }
     };
     if (!pushed) {
-        pushed = new Pushed;
+        pushed = new Pushed, has_marked_ranges = true;
         thread_local const End end;
         (void)end;
     }
@@ -169,7 +169,8 @@ uint64_t start(const Domain* domain, std::string name) {
     Marked& all = marked();
     const uint64_t number = ++all.number;
     std::lock_guard lock(all.mutex);
-    if (all.started.size() < MOST_STARTED) all.started[number] = {domain, std::move(name)}, ++all.changes;
+    if (all.started.size() < MOST_STARTED)
+        all.started[number] = {domain, std::move(name)}, ++all.changes, has_marked_ranges = true;
     return number;
 }
 void end(uint64_t number) {
@@ -259,7 +260,9 @@ bool take(const Callbacks& tables, int module, const Entry (&entries)[N]) {
 
 }  // namespace
 
-std::string_view nvtx_range() {
+std::atomic<bool> has_marked_ranges{false};
+
+std::string_view marked_range() {
     Marked& all = marked();
     const uint64_t changes = all.changes.load(std::memory_order_acquire);
     if (!pushed && !changes) return {};

@@ -6,6 +6,7 @@
 // no name.
 #pragma once
 
+#include <atomic>
 #include <string_view>
 
 #pragma GCC visibility push(hidden)
@@ -15,7 +16,15 @@ namespace gpukernel::libcuda {
 // The ranges around what the calling thread does now, from the outermost on, with "/" between them: those
 // that anybody in the process has started, then those that the thread has pushed.  Empty: none.  At most
 // MOST_RANGE bytes (common/kernel_table.h), until the thread's next call.
-std::string_view nvtx_range();
+inline std::string_view nvtx_range();
+
+// Whether anybody in the process has ever marked a range, and the ranges where somebody has.
+extern std::atomic<bool> has_marked_ranges;
+std::string_view marked_range();
+
+inline std::string_view nvtx_range() {
+    return has_marked_ranges.load(std::memory_order_relaxed) ? marked_range() : std::string_view();
+}
 
 }  // namespace gpukernel::libcuda
 

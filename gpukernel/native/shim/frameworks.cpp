@@ -13,7 +13,8 @@ constexpr std::string_view WITH_XLA[] = {"libtensorflow_framework.so.2", "xla_cu
 
 int has_xla(dl_phdr_info* library, size_t, void*) {
     const std::string_view path = library->dlpi_name;
-    const std::string_view name = path.substr(path.rfind('/') + 1);  // all of it where there is no slash
+    const size_t slash = path.rfind('/');
+    const std::string_view name = slash == path.npos ? path : path.substr(slash + 1);
     return std::find(std::begin(WITH_XLA), std::end(WITH_XLA), name) != std::end(WITH_XLA);
 }
 }  // namespace

@@ -1,6 +1,7 @@
 #include "shim/transport/finished.h"
 
 #include <algorithm>
+#include <array>
 
 #include "shim/managed/managed.h"
 #include "shim/modules/local_calls.h"
@@ -107,6 +108,91 @@ void gate(Connection& connection, uint64_t stream, uint64_t call) {
         of->work = of->other = gate, of->call = of->open = 0;
     connection.finished.unsure = gate;
 }
+// What is not named here may.
+constexpr bool may_leave_work(uint16_t call) {
+    switch (call) {
+        case static_cast<uint16_t>(CustomCall::device):
+        case static_cast<uint16_t>(CustomCall::usage):
+        case static_cast<uint16_t>(CustomCall::introduce):
+        case static_cast<uint16_t>(CustomCall::attend):
+        case static_cast<uint16_t>(CustomCall::kernel_layout):
+        case static_cast<uint16_t>(CustomCall::best_block_size):
+        case static_cast<uint16_t>(CustomCall::pointer_attribute):
+        case static_cast<uint16_t>(CustomCall::virtual_memory):
+        case static_cast<uint16_t>(CustomCall::copy_to_host):
+        case static_cast<uint16_t>(DriverCall::cuMemAlloc_v2):
+        case static_cast<uint16_t>(DriverCall::cuMemGetInfo_v2):
+        case static_cast<uint16_t>(DriverCall::cuFuncGetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuStreamCreate):
+        case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
+        case static_cast<uint16_t>(DriverCall::cuStreamDestroy_v2):
+        case static_cast<uint16_t>(DriverCall::cuStreamSynchronize):
+        case static_cast<uint16_t>(DriverCall::cuStreamQuery):
+        case static_cast<uint16_t>(DriverCall::cuStreamGetFlags):
+        case static_cast<uint16_t>(DriverCall::cuStreamGetPriority):
+        case static_cast<uint16_t>(DriverCall::cuEventCreate):
+        case static_cast<uint16_t>(DriverCall::cuEventDestroy_v2):
+        case static_cast<uint16_t>(DriverCall::cuEventRecord):  // done when what is before it is
+        case static_cast<uint16_t>(DriverCall::cuEventRecordWithFlags):
+        case static_cast<uint16_t>(DriverCall::cuEventQuery):
+        case static_cast<uint16_t>(DriverCall::cuEventSynchronize):
+        case static_cast<uint16_t>(DriverCall::cuEventElapsedTime):
+        case static_cast<uint16_t>(DriverCall::cuCtxSynchronize):
+            return false;
+        default:
+            return true;
+    }
+}
+
+// What is not named here does what it leaves as work.
+constexpr Change may_change(uint16_t call) {
+    switch (call) {
+        case static_cast<uint16_t>(CustomCall::host_function):
+        case static_cast<uint16_t>(DriverCall::cuStreamWaitEvent):
+            return Change::none;
+        case static_cast<uint16_t>(CustomCall::load_image):
+        case static_cast<uint16_t>(CustomCall::load_library):
+        case static_cast<uint16_t>(CustomCall::functions):
+        case static_cast<uint16_t>(CustomCall::keep_block):
+        case static_cast<uint16_t>(CustomCall::take_block):
+        case static_cast<uint16_t>(CustomCall::virtual_memory):
+        case static_cast<uint16_t>(DriverCall::cuMemAlloc_v2):
+        case static_cast<uint16_t>(DriverCall::cuMemFree_v2):
+        case static_cast<uint16_t>(DriverCall::cuModuleGetFunction):
+        case static_cast<uint16_t>(DriverCall::cuModuleGetGlobal_v2):
+        case static_cast<uint16_t>(DriverCall::cuModuleUnload):
+        case static_cast<uint16_t>(DriverCall::cuLibraryGetKernel):
+        case static_cast<uint16_t>(DriverCall::cuLibraryGetModule):
+        case static_cast<uint16_t>(DriverCall::cuLibraryGetGlobal):
+        case static_cast<uint16_t>(DriverCall::cuLibraryUnload):
+        case static_cast<uint16_t>(DriverCall::cuKernelGetFunction):
+        case static_cast<uint16_t>(DriverCall::cuFuncGetModule):
+        case static_cast<uint16_t>(DriverCall::cuFuncSetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuFuncSetCacheConfig):
+        case static_cast<uint16_t>(DriverCall::cuFuncLoad):
+        case static_cast<uint16_t>(DriverCall::cuKernelGetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuKernelSetAttribute):
+        case static_cast<uint16_t>(DriverCall::cuKernelSetCacheConfig):
+            return Change::at_once;
+        default:
+            return may_leave_work(call) ? Change::by_work : Change::none;
+    }
+}
+
+struct Effect {
+    bool work;
+    Change change;
+};
+constexpr auto EFFECTS = [] {
+    std::array<Effect, static_cast<size_t>(DriverCall::end)> all{};
+    for (size_t call = 0; call < all.size(); ++call)
+        all[call] = {may_leave_work(static_cast<uint16_t>(call)), may_change(static_cast<uint16_t>(call))};
+    return all;
+}();
+// By its number: each request asks.
+Effect effect_of(uint16_t call) {
+    return call < EFFECTS.size() ? EFFECTS[call] : Effect{true, Change::by_work};
+}
 }  // namespace
 
 Finished::Stream* find_stream(Connection& connection, uint64_t stream) {
@@ -168,76 +254,8 @@ void note_recorded(Connection& connection, CUevent event, uint64_t stream) {
     found->other = in ? std::max(in->other, connection.finished.anywhere) : number;
 }
 
-// What is not named here may.
-bool leaves_work(uint16_t call) {
-    switch (call) {
-        case static_cast<uint16_t>(CustomCall::device):
-        case static_cast<uint16_t>(CustomCall::usage):
-        case static_cast<uint16_t>(CustomCall::introduce):
-        case static_cast<uint16_t>(CustomCall::attend):
-        case static_cast<uint16_t>(CustomCall::kernel_layout):
-        case static_cast<uint16_t>(CustomCall::best_block_size):
-        case static_cast<uint16_t>(CustomCall::pointer_attribute):
-        case static_cast<uint16_t>(CustomCall::virtual_memory):
-        case static_cast<uint16_t>(CustomCall::copy_to_host):
-        case static_cast<uint16_t>(DriverCall::cuMemAlloc_v2):
-        case static_cast<uint16_t>(DriverCall::cuMemGetInfo_v2):
-        case static_cast<uint16_t>(DriverCall::cuFuncGetAttribute):
-        case static_cast<uint16_t>(DriverCall::cuStreamCreate):
-        case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
-        case static_cast<uint16_t>(DriverCall::cuStreamDestroy_v2):
-        case static_cast<uint16_t>(DriverCall::cuStreamSynchronize):
-        case static_cast<uint16_t>(DriverCall::cuStreamQuery):
-        case static_cast<uint16_t>(DriverCall::cuStreamGetFlags):
-        case static_cast<uint16_t>(DriverCall::cuStreamGetPriority):
-        case static_cast<uint16_t>(DriverCall::cuEventCreate):
-        case static_cast<uint16_t>(DriverCall::cuEventDestroy_v2):
-        case static_cast<uint16_t>(DriverCall::cuEventRecord):  // done when what is before it is
-        case static_cast<uint16_t>(DriverCall::cuEventRecordWithFlags):
-        case static_cast<uint16_t>(DriverCall::cuEventQuery):
-        case static_cast<uint16_t>(DriverCall::cuEventSynchronize):
-        case static_cast<uint16_t>(DriverCall::cuEventElapsedTime):
-        case static_cast<uint16_t>(DriverCall::cuCtxSynchronize):
-            return false;
-        default:
-            return true;
-    }
-}
-
-// What is not named here does what it leaves as work.
-Change changes_memory(uint16_t call) {
-    switch (call) {
-        case static_cast<uint16_t>(CustomCall::host_function):
-        case static_cast<uint16_t>(DriverCall::cuStreamWaitEvent):
-            return Change::none;
-        case static_cast<uint16_t>(CustomCall::load_image):
-        case static_cast<uint16_t>(CustomCall::load_library):
-        case static_cast<uint16_t>(CustomCall::functions):
-        case static_cast<uint16_t>(CustomCall::keep_block):
-        case static_cast<uint16_t>(CustomCall::take_block):
-        case static_cast<uint16_t>(CustomCall::virtual_memory):
-        case static_cast<uint16_t>(DriverCall::cuMemAlloc_v2):
-        case static_cast<uint16_t>(DriverCall::cuMemFree_v2):
-        case static_cast<uint16_t>(DriverCall::cuModuleGetFunction):
-        case static_cast<uint16_t>(DriverCall::cuModuleGetGlobal_v2):
-        case static_cast<uint16_t>(DriverCall::cuModuleUnload):
-        case static_cast<uint16_t>(DriverCall::cuLibraryGetKernel):
-        case static_cast<uint16_t>(DriverCall::cuLibraryGetModule):
-        case static_cast<uint16_t>(DriverCall::cuLibraryGetGlobal):
-        case static_cast<uint16_t>(DriverCall::cuLibraryUnload):
-        case static_cast<uint16_t>(DriverCall::cuKernelGetFunction):
-        case static_cast<uint16_t>(DriverCall::cuFuncGetModule):
-        case static_cast<uint16_t>(DriverCall::cuFuncSetAttribute):
-        case static_cast<uint16_t>(DriverCall::cuFuncSetCacheConfig):
-        case static_cast<uint16_t>(DriverCall::cuFuncLoad):
-        case static_cast<uint16_t>(DriverCall::cuKernelGetAttribute):
-        case static_cast<uint16_t>(DriverCall::cuKernelSetAttribute):
-        case static_cast<uint16_t>(DriverCall::cuKernelSetCacheConfig):
-            return Change::at_once;
-        default:
-            return leaves_work(call) ? Change::by_work : Change::none;
-    }
-}
+bool leaves_work(uint16_t call) { return effect_of(call).work; }
+Change changes_memory(uint16_t call) { return effect_of(call).change; }
 
 uint64_t canonical(uint64_t stream) {
     return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;
@@ -293,7 +311,6 @@ void note_made_stream(Connection& connection, uint64_t stream, bool blocks) {
 
 void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
     Finished& finished = connection.finished;
-    if (has_run(connection, finished.calls) && !finished.open) return;
     look_at_news(connection);
     const bool works = leaves_work(call) || call == static_cast<uint16_t>(CustomCall::copy_to_host);
     const auto gate_where_needed = [&](uint64_t name, const Finished::Stream& of, bool waits) {
@@ -309,8 +326,7 @@ void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t>
 void note_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
     Finished& finished = connection.finished;
     const uint64_t number = connection.foresight.requests;
-    const bool works = leaves_work(call);
-    const Change change = changes_memory(call);
+    const auto [works, change] = effect_of(call);
     Finished::Stream* const of =
         stream && (works || change == Change::by_work) ? find(connection, canonical(*stream)) : nullptr;
     if (works) {

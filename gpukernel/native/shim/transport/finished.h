@@ -67,6 +67,7 @@ struct Finished {
     uint64_t calls = 0;             // host functions given to the program to run,
     std::atomic<uint64_t> run{0};   // and how many it has run, in their order
     std::atomic<int> open{0};       // functions that the worker reports without waiting for them
+    bool may_gate() const { return run < calls || open; }
     // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
     std::unordered_map<uint64_t, Stream> streams{{1, {.blocks = true, .joins = {}}}};
     std::pair<uint64_t, Stream*> latest{};  // the one that was asked for last, as long as no stream ends

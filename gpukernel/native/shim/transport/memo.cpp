@@ -1,5 +1,7 @@
 #include "shim/transport/memo.h"
 
+#include <array>
+
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -17,7 +19,8 @@ void remember(Connection& connection, const Question& question, uint64_t answer)
     connection.memo.answers[question] = answer;
 }
 
-bool changes_kernels(uint16_t call) {
+namespace {
+constexpr bool may_change_kernels(uint16_t call) {
     using wire::CustomCall;
     using wire::DriverCall;
     switch (call) {
@@ -34,8 +37,13 @@ bool changes_kernels(uint16_t call) {
             return false;
     }
 }
+constexpr auto CHANGING = [] {
+    std::array<bool, static_cast<size_t>(wire::DriverCall::end)> all{};
+    for (size_t call = 0; call < all.size(); ++call)
+        all[call] = may_change_kernels(static_cast<uint16_t>(call));
+    return all;
+}();
 
-namespace {
 // Whether a handle of a function is a library's kernel: what is set by it is the function's, which has
 // another.
 bool names_a_kernel(Connection& connection, CUfunction function) {
@@ -44,6 +52,8 @@ bool names_a_kernel(Connection& connection, CUfunction function) {
     return request.send() == CUDA_SUCCESS;
 }
 }  // namespace
+
+bool changes_kernels(uint16_t call) { return call < CHANGING.size() && CHANGING[call]; }
 
 std::optional<CUresult> foreseen_cuFuncSetAttribute(Connection& connection, CUfunction function,
                                                     CUfunction_attribute attribute, int value) {

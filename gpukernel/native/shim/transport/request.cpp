@@ -13,7 +13,7 @@ Request::Request(Connection& connection, uint16_t call, std::optional<uint64_t> 
     : connection_(connection), call_(call), lock_(std::move(lock)), writer_(connection.buffer()) {
     open_ = true;
     connection.note_thread();
-    gate_request(connection, call, stream);
+    if (connection.finished.may_gate()) gate_request(connection, call, stream);
     number_ = ++connection.foresight.requests;
     note_request(connection, call, stream);
     if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
