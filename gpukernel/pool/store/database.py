@@ -87,6 +87,9 @@ _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _MAY_COMPUTE = sa.text("SET LOCAL idle_in_transaction_session_timeout = '10min'")
 """The longest pause of a migration between two statements: with many rows on a busy machine it computes for a while."""
 
+_NO_POOL = sa.text("SET LOCAL application_name = 'gpukernel-migration'")
+"""Keeps pools that wait for a lock of a migration from ending it while it computes."""
+
 _MAY_WAIT = sa.text("SET LOCAL lock_timeout = 0")
 _WAIT_LITTLE = sa.text("SELECT set_config('lock_timeout', '100ms', true)")
 _LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
@@ -204,6 +207,7 @@ def _upgrade(engine: sa.Engine) -> None:
         if engine.dialect.name == "postgresql":
             connection.execute(_MAY_WAIT)  # for another pool that migrates
             connection.execute(_MAY_COMPUTE)
+            connection.execute(_NO_POOL)
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
         config.attributes["connection"] = connection
         tables = set(sa.inspect(connection).get_table_names())

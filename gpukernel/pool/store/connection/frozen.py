@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,12 +25,12 @@ STANDS_SECONDS = 4.0
 AGAIN_SECONDS = 0.5
 """The time between two looks: who has just got a lock, after a long wait, has begun its statement as long ago."""
 
-_LOOK = sa.text("""
-    SELECT pid, state_change FROM pg_stat_activity
-    WHERE datname = current_database() AND usename = current_user
-      AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()
-      AND state = 'active' AND wait_event_type = 'Client' AND backend_xid IS NOT NULL
-      AND state_change < clock_timestamp() - make_interval(secs => :seconds)
+_UNDER_WAY = sa.text("""
+    SELECT pid, application_name, state, coalesce(wait_event_type, '') AS waits, coalesce(wait_event, '') AS wait_for, state_change,
+           extract(epoch FROM clock_timestamp() - state_change)::float AS seconds,
+           usename = current_user AND application_name = current_setting('application_name') AS is_pool
+    FROM pg_stat_activity
+    WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 """)
 _END = sa.text("SELECT pg_terminate_backend(:pid)")
 
@@ -50,11 +51,20 @@ class FrozenPools:
     def end(self) -> None:
         """End them, after a wait for a lock was in vain; an error is none, since whoever waited says that the database does not answer."""
         with contextlib.suppress(sa.exc.SQLAlchemyError), self._connect() as db:
-            seen = self._look(db) - self._ended  # a process that is stopped itself ends when it goes on
+            others = db.execute(_UNDER_WAY).all()
+            seen = _frozen(others) - self._ended  # a process that is stopped itself ends when it goes on
             if not seen:
+                log.info(
+                    "waited in vain for a lock; transactions of others: %s",
+                    "; ".join(
+                        f"process {one.pid} ({one.application_name}) is {one.state} {one.waits}/{one.wait_for} for {one.seconds:.1f} s"
+                        for one in others
+                    )
+                    or "none",
+                )
                 return
             time.sleep(AGAIN_SECONDS)
-            for one in seen & self._look(db):
+            for one in seen & _frozen(db.execute(_UNDER_WAY).all()):
                 self._ended.add(one)
                 db.execute(_END, {"pid": one[0]})
                 log.warning(
@@ -62,5 +72,11 @@ class FrozenPools:
                     one[0],
                 )
 
-    def _look(self, db: sa.Connection) -> set[tuple[int, object]]:
-        return {(row.pid, row.state_change) for row in db.execute(_LOOK, {"seconds": STANDS_SECONDS})}
+
+def _frozen(others: Sequence[Any]) -> set[tuple[int, object]]:
+    """Return those of pools for which PostgreSQL has waited for long, with the times at which they began to."""
+    return {
+        (one.pid, one.state_change)
+        for one in others
+        if one.is_pool and one.waits == "Client" and one.seconds > STANDS_SECONDS
+    }
