@@ -39,7 +39,11 @@ try:
     if how == "between two messages":
         psycopg.Connection.pipeline = unsent
     with store.deciding() as (db, row):
+        if how == "between two statements":  # as if PostgreSQL's limit were late
+            db.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
         print("stands", flush=True)
+        if how == "between two statements":
+            os.kill(os.getpid(), signal.SIGSTOP)
         db.exec_driver_sql("SELECT repeat('x', 1000000) FROM generate_series(1, 100), pg_sleep(0.5)")
 except sa.exc.DBAPIError as error:
     assert is_away(error), error
@@ -71,7 +75,7 @@ def connect(url: str) -> Iterator[Callable[[], sa.Connection]]:
     store.close()
 
 
-@pytest.mark.parametrize("how", ["between two messages", "before it reads"])
+@pytest.mark.parametrize("how", ["between two messages", "between two statements", "before it reads"])
 def test_a_pool_that_stands_still_with_the_lock_is_ended_and_goes_on_later(
     url: str, how: str, hurried: None
 ) -> None:
@@ -174,3 +178,18 @@ def test_nobody_is_ended_who_is_no_pool_or_has_not_stood_for_long(
     assert is_there(connect, short.pgconn.backend_pid)
     for one in (reads, short):
         one.close()
+
+
+def test_a_migration_that_computes_is_no_frozen_pool(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list[str]()
+
+    def upgrade(config: Any, _: str) -> None:
+        found = config.attributes["connection"].execute(sa.text("SELECT current_setting('application_name')"))
+        names.append(found.scalar_one())
+
+    monkeypatch.setattr(database.alembic.command, "upgrade", upgrade)
+    engine = database.open_database(url)
+    with engine.connect() as db:
+        names.append(db.execute(sa.text("SELECT current_setting('application_name')")).scalar_one())
+    engine.dispose()
+    assert names == ["gpukernel-migration", "gpukernel-pool"]

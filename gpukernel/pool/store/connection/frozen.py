@@ -1,8 +1,9 @@
-"""Transactions of pools that stand still where no time limit of PostgreSQL's counts.
+"""Transactions of pools that stand still, which PostgreSQL does not end by itself.
 
 PostgreSQL ends a transaction that is idle for too long (`idle_in_transaction_session_timeout`).  One whose process stands still between
-two messages of a pipeline, or before it has read an answer, is not idle to PostgreSQL: it is `active`, and waits for its client.  Its
-locks, the ledger's among them, would stay until that process goes on.  So a pool that has waited for a lock in vain ends it.
+two messages of a pipeline, or before it has read an answer, is not idle to PostgreSQL: it is `active`, and waits for its client.  And
+PostgreSQL 15 was seen to leave one alone that was `idle in transaction` for longer than the limit.  Locks, the ledger's among them, would
+stay until that process goes on.  So a pool that has waited for a lock in vain ends it.
 """
 
 from __future__ import annotations
