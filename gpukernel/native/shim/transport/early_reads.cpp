@@ -41,24 +41,25 @@ void note_function(Connection& connection, const News::Function& function) {
     const std::string_view rests = take(early, 1);  // whether the default stream had nothing left to do
     if (rests.empty() || request < mine.read) return;
     if (question.settles == Settles::but_for_the_default_stream && !rests[0]) return;
-    mine.read = request, mine.here.clear();
+    mine.read = request, mine.here.clear(), mine.any = false;
     for (const wire::EarlyRead& read : question.reads) {
         const std::string_view there = take(early, 1);
         if (there.empty()) break;
         if (!there[0]) continue;
         if (const std::string_view bytes = take(early, read.bytes); bytes.size() == read.bytes)
-            mine.here.emplace_back(read, bytes);
+            mine.here.emplace_back(read, bytes), mine.any = true;
     }
 }
 
 bool take_early(Connection& connection, const DeviceRead& read, void* to) {
     EarlyReads& early = connection.early_reads;
     if (read.bytes > wire::MOST_EARLY_BYTES || has_managed()) return false;
+    if (!early.any && !connection.news.any) return false;
     std::string bytes;
     {
         std::lock_guard lock(connection.mutex);
         look_at_news(connection);
-        if (connection.finished.changed > early.read) return early.here.clear(), false;
+        if (connection.finished.changed > early.read) return early.here.clear(), early.any = false;
         const auto found = std::find_if(early.here.begin(), early.here.end(), [&](const auto& one) {
             return one.first == wire::EarlyRead{read.address, read.bytes};
         });

@@ -14,6 +14,7 @@
 // program's own read would wait for something, or would tell of an error or bring printed text.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 #include <utility>
@@ -37,9 +38,10 @@ struct EarlyReads {
     uint64_t stream = 0;   // and its stream
     uint64_t read = 0;     // the newest one with which something was read, which lies here:
     std::vector<std::pair<wire::EarlyRead, std::string>> here;
-    bool used = true;  // by the program
-    int in_vain = 0;   // how often it was not, one after the other
-    int skipped = 0;   // functions with which nothing was asked for that reason
+    std::atomic<bool> any{false};  // that anything does, which may be asked without the mutex
+    bool used = true;              // by the program
+    int in_vain = 0;               // how often it was not, one after the other
+    int skipped = 0;               // functions with which nothing was asked for that reason
 };
 
 // Under the mutex, before the request of a host function: what to ask with it.

@@ -179,19 +179,33 @@ constexpr Change may_change(uint16_t call) {
     }
 }
 
+// Whether what is left is more than a copy that cannot fail, or a wait for what is known, as hooks say.
+constexpr bool is_other_work(uint16_t call) {
+    return call != static_cast<uint16_t>(CustomCall::copy_to_device) &&
+           call != static_cast<uint16_t>(DriverCall::cuStreamWaitEvent);
+}
+constexpr bool concerns_streams(uint16_t call) {
+    return call == static_cast<uint16_t>(DriverCall::cuStreamCreate) ||
+           call == static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority) ||
+           call == static_cast<uint16_t>(CustomCall::reset);
+}
+
 struct Effect {
     bool work;
     Change change;
+    bool other, streams;
 };
 constexpr auto EFFECTS = [] {
     std::array<Effect, static_cast<size_t>(DriverCall::end)> all{};
-    for (size_t call = 0; call < all.size(); ++call)
-        all[call] = {may_leave_work(static_cast<uint16_t>(call)), may_change(static_cast<uint16_t>(call))};
+    for (size_t n = 0; n < all.size(); ++n) {
+        const auto call = static_cast<uint16_t>(n);
+        all[n] = {may_leave_work(call), may_change(call), is_other_work(call), concerns_streams(call)};
+    }
     return all;
 }();
 // By its number: each request asks.
 Effect effect_of(uint16_t call) {
-    return call < EFFECTS.size() ? EFFECTS[call] : Effect{true, Change::by_work};
+    return call < EFFECTS.size() ? EFFECTS[call] : Effect{true, Change::by_work, true, false};
 }
 }  // namespace
 
@@ -326,32 +340,24 @@ void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t>
 void note_request(Connection& connection, uint16_t call, std::optional<uint64_t> stream) {
     Finished& finished = connection.finished;
     const uint64_t number = connection.foresight.requests;
-    const auto [works, change] = effect_of(call);
+    const auto [works, change, other, streams] = effect_of(call);
     Finished::Stream* const of =
         stream && (works || change == Change::by_work) ? find(connection, canonical(*stream)) : nullptr;
     if (works) {
         (of ? of->work : finished.anywhere) = number;
         if (of && of->blocks) finished.blocking = number;
-        // Hooks say where these two are more than a copy that cannot fail, and a wait for what is known.
-        if (of && call != static_cast<uint16_t>(CustomCall::copy_to_device) &&
-            call != static_cast<uint16_t>(DriverCall::cuStreamWaitEvent))
-            of->other = number;
+        if (of && other) of->other = number;
     }
     if (change != Change::none) finished.changed = number;
     if (change == Change::by_work) (of ? of->changes : finished.changes) = number;
-    switch (call) {
-        case static_cast<uint16_t>(DriverCall::cuStreamCreate):
-        case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
-            finished.made_streams = true;
-            break;
-        case static_cast<uint16_t>(CustomCall::reset):
-            finished.events.clear(), connection.spares.blocks.clear();
-            std::erase_if(finished.streams, [](const auto& one) { return one.first != canonical(0); });
-            finished.latest = {};
-            break;
-        default:
-            break;
+    if (!streams) return;
+    if (call != static_cast<uint16_t>(CustomCall::reset)) {
+        finished.made_streams = true;
+        return;
     }
+    finished.events.clear(), connection.spares.blocks.clear();
+    std::erase_if(finished.streams, [](const auto& one) { return one.first != canonical(0); });
+    finished.latest = {};
 }
 
 void note_queued(Connection& connection) {

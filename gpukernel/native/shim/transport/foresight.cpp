@@ -72,8 +72,10 @@ bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
     std::vector<char> data;
     {
         std::lock_guard lock(connection.mutex);
-        if (!foresight.is_ahead || foresight.requests != foresight.waited || foresight.expected != read)
-            return false;
+        // Where something was asked since, it is for nothing.
+        if (foresight.requests != foresight.waited && foresight.is_ahead.exchange(false))
+            foresight.expected.reset();
+        if (!foresight.is_ahead || foresight.expected != read) return false;
         foresight.is_ahead = false;
         data.swap(foresight.data);
     }
