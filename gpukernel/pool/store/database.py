@@ -323,15 +323,13 @@ class Database:
         self._held = False  # the ledger, by somebody who did not give it up in time
         self.shared = self.engine.dialect.name != "sqlite"
         self.counters = Counters()
-        self.commits = Commits(self._committing, self.counters)
-        self._frozen = FrozenPools(self._committing)
+        self.commits = Commits(
+            lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"), self.counters
+        )
+        self._frozen = FrozenPools(self.engine.connect)
         self.on_renewed: list[Callable[[], None]] = []
         self.renewals = 0
         self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")
-
-    def _committing(self) -> sa.Connection:
-        """Return a connection that commits each statement by itself."""
-        return self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
 
     async def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Run `work` in a thread, in a transaction of its own that only reads: answers that may be long hold no decision up."""

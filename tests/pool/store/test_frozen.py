@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from itertools import count
 from typing import Any
 
 import psycopg
@@ -17,6 +19,8 @@ from gpukernel.pool.store.connection import frozen
 from gpukernel.pool.store.connection.frozen import FrozenPools
 from gpukernel.pool.store.store import Store
 
+_numbers = count()
+
 _STANDS = """
 import contextlib, os, signal, sys
 import psycopg
@@ -25,26 +29,26 @@ from gpukernel.pool.store.store import Store
 import sqlalchemy as sa
 
 store, how = Store(sys.argv[1]), sys.argv[2]
-
 pipeline = psycopg.Connection.pipeline
+
+def stand():
+    print("stands", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
 
 @contextlib.contextmanager
 def unsent(connection):
     with pipeline(connection) as it:
         yield it
-        print("stands", flush=True)  # what was executed is sent, and its end is not
-        os.kill(os.getpid(), signal.SIGSTOP)
+        stand()  # what was executed is sent, and its end is not
 
 try:
     if how == "between two messages":
         psycopg.Connection.pipeline = unsent
     with store.deciding() as (db, row):
-        if how == "between two statements":  # as if PostgreSQL's limit were late
-            db.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
-        print("stands", flush=True)
-        if how == "between two statements":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        db.exec_driver_sql("SELECT repeat('x', 1000000) FROM generate_series(1, 100), pg_sleep(0.5)")
+        # As if PostgreSQL's own limit were late.
+        db.exec_driver_sql("SET idle_in_transaction_session_timeout = 0")
+        stand()
+        db.exec_driver_sql("SELECT 1")
 except sa.exc.DBAPIError as error:
     assert is_away(error), error
     print("was ended", flush=True)
@@ -54,41 +58,67 @@ with store.deciding() as (db, row):
 print("goes on", flush=True)
 """
 
-_COMPUTES = sa.text("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'")
-
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "_LOCK_WAIT", "SET lock_timeout = '1500ms'")
-    monkeypatch.setattr(frozen, "STANDS_SECONDS", 1.0)
+    monkeypatch.setattr(frozen, "ACTIVE_SECONDS", 1.0)
+    monkeypatch.setattr(frozen, "IDLE_SECONDS", 1.0)
 
 
 @pytest.fixture
-def url(new_postgresql: Callable[..., str]) -> str:
+def superuser(new_postgresql: Callable[..., str]) -> str:
     return new_postgresql()
+
+
+@pytest.fixture
+def url(superuser: str) -> Iterator[str]:
+    """A database as a pool has it: its role is nobody's superuser."""
+    engine = sa.create_engine(
+        superuser.replace("postgresql:", "postgresql+psycopg:"),
+        isolation_level="AUTOCOMMIT",
+        poolclass=sa.NullPool,
+    )
+    name, owner = f"login{next(_numbers)}", f"owner{next(_numbers)}"
+    with engine.connect() as db:
+        for statement in (
+            f"CREATE ROLE {owner}",
+            f"CREATE ROLE {name} LOGIN IN ROLE {owner}",
+            f"GRANT ALL ON SCHEMA public TO {owner}",
+        ):
+            db.execute(sa.text(statement))
+    address = (
+        superuser.replace("postgresql://pool@", f"postgresql://{name}@") + f"&options=-c%20role%3D{owner}"
+    )
+    yield address
+    with engine.connect() as db:
+        for statement in (
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{name}'",
+            f"DROP OWNED BY {owner} CASCADE",
+            f"DROP ROLE {name}",
+            f"DROP ROLE {owner}",
+        ):
+            db.execute(sa.text(statement))
 
 
 @pytest.fixture
 def connect(url: str) -> Iterator[Callable[[], sa.Connection]]:
     store = Store(url)
-    yield lambda: store.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+    yield store.engine.connect
     store.close()
 
 
-@pytest.mark.parametrize("how", ["between two messages", "between two statements", "before it reads"])
+@pytest.mark.parametrize("role", ["plain", "with a role of its own"])
+@pytest.mark.parametrize("how", ["between two messages", "between two statements"])
 def test_a_pool_that_stands_still_with_the_lock_is_ended_and_goes_on_later(
-    url: str, how: str, hurried: None
+    url: str, superuser: str, how: str, role: str, hurried: None
 ) -> None:
+    url = superuser if role == "plain" else url
     store = Store(url)
     other = subprocess.Popen([sys.executable, "-c", _STANDS, url, how], stdout=subprocess.PIPE, text=True)
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "stands\n"
-        if how == "before it reads":
-            with store.reader.connect() as db:
-                while not db.execute(_COMPUTES).all():
-                    db.rollback()
-            other.send_signal(signal.SIGSTOP)
         with pytest.raises(sa.exc.OperationalError, match="lock timeout"), store.deciding():
             pass
         with store.deciding() as (db, row):
@@ -104,6 +134,33 @@ def test_a_pool_that_stands_still_with_the_lock_is_ended_and_goes_on_later(
         store.close()
 
 
+def test_a_wait_for_somebody_whom_the_pool_may_not_see_is_an_outage(
+    url: str, superuser: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO", "gpukernel.pool")
+    monkeypatch.setattr(database, "_LOCK_WAIT", "SET lock_timeout = '200ms'")
+    store = Store(url)
+    with psycopg.connect(superuser) as administrator:
+        administrator.execute("SELECT * FROM ledger FOR UPDATE")
+        for _ in range(3):
+            with pytest.raises(sa.exc.OperationalError, match="lock timeout"), store.deciding():
+                pass
+        assert administrator.execute("SELECT 1").fetchone() == (1,)
+        (said,) = (one.message for one in caplog.records if "in vain" in one.message)
+        assert f"process {administrator.info.backend_pid} () is not to be seen" in said
+    with store.deciding():
+        pass
+    store.close()
+
+
+def test_what_fails_there_hides_nothing(
+    connect: Callable[[], sa.Connection], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen, "_UNDER_WAY", sa.text("SELECT nothing"))
+    FrozenPools(connect).end()
+    assert "cannot look for frozen pools" in caplog.text
+
+
 def in_a_pipeline(url: str, name: str = "gpukernel-pool") -> psycopg.Connection[Any]:
     """A connection with the ledger's lock, between two messages."""
     one = psycopg.connect(url, application_name=name)
@@ -115,27 +172,36 @@ def in_a_pipeline(url: str, name: str = "gpukernel-pool") -> psycopg.Connection[
     return one
 
 
-def is_there(connect: Callable[[], sa.Connection], pid: int) -> bool:
-    with connect() as db:
-        found = sa.text("SELECT 1 FROM pg_stat_activity WHERE pid = :pid AND wait_event_type = 'Client'")
-        return bool(db.execute(found, {"pid": pid}).all())
+@pytest.fixture
+def watcher(superuser: str) -> Iterator[psycopg.Connection[Any]]:
+    """A connection that sees every session."""
+    with psycopg.connect(superuser, autocommit=True) as one:
+        yield one
 
 
-def waits(connect: Callable[[], sa.Connection], pid: int, seconds: float) -> None:
+def is_there(watcher: psycopg.Connection[Any], pid: int) -> bool:
+    return bool(watcher.execute("SELECT 1 FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall())
+
+
+def waits(watcher: psycopg.Connection[Any], pid: int, seconds: float) -> None:
     """Wait until PostgreSQL has waited for this client for so long."""
-    with connect() as db:
-        asked = sa.text(
-            "SELECT pg_sleep(0.05), clock_timestamp() - state_change > make_interval(secs => :seconds)"
-            " AND wait_event_type = 'Client' AS long FROM pg_stat_activity WHERE pid = :pid"
-        )
-        while not db.execute(asked, {"pid": pid, "seconds": seconds}).one().long:
-            pass
+    asked = """
+        SELECT 1 FROM pg_stat_activity
+        WHERE pid = %s AND clock_timestamp() - state_change > make_interval(secs => %s) AND wait_event_type = 'Client'
+    """
+    end = time.monotonic() + 30
+    while not watcher.execute(asked, [pid, seconds]).fetchall():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_nobody_is_ended_who_moves_between_two_looks(
-    url: str, connect: Callable[[], sa.Connection], monkeypatch: pytest.MonkeyPatch
+    url: str,
+    connect: Callable[[], sa.Connection],
+    watcher: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(frozen, "STANDS_SECONDS", 0.3)
+    monkeypatch.setattr(frozen, "ACTIVE_SECONDS", 0.3)
     one = in_a_pipeline(url)
     pid = one.pgconn.backend_pid
     looks = list[float]()
@@ -145,38 +211,50 @@ def test_nobody_is_ended_who_moves_between_two_looks(
         one.pgconn.send_query_params(b"SELECT 1", None)
         one.pgconn.send_flush_request()
         one.pgconn.flush()
-        waits(connect, pid, 0.3)
+        waits(watcher, pid, 0.3)
 
-    monkeypatch.setattr(frozen.time, "sleep", moves)
-    waits(connect, pid, 0.3)
+    monkeypatch.setattr(frozen, "sleep", moves)
+    waits(watcher, pid, 0.3)
     FrozenPools(connect).end()
     assert looks
-    assert is_there(connect, pid)
-    monkeypatch.setattr(frozen.time, "sleep", looks.append)
+    assert is_there(watcher, pid)
+    monkeypatch.setattr(frozen, "sleep", looks.append)
     FrozenPools(connect).end()
-    assert not is_there(connect, pid)
+    end = time.monotonic() + 30
+    while is_there(watcher, pid):
+        assert time.monotonic() < end
     one.close()
 
 
 def test_nobody_is_ended_who_is_no_pool_or_has_not_stood_for_long(
-    url: str, connect: Callable[[], sa.Connection], monkeypatch: pytest.MonkeyPatch
+    url: str,
+    connect: Callable[[], sa.Connection],
+    watcher: psycopg.Connection[Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other, reads = in_a_pipeline(url, "psql"), psycopg.connect(url, application_name="gpukernel-pool")
-    reads.pgconn.send_query(b"SELECT repeat('x', 1000000) FROM generate_series(1, 100)")
-    reads.pgconn.flush()
+    reads.execute("SELECT 1")  # in a transaction that has written nothing
     pids = [one.pgconn.backend_pid for one in (other, reads)]
-    monkeypatch.setattr(frozen, "STANDS_SECONDS", 0.1)
+    monkeypatch.setattr(frozen, "ACTIVE_SECONDS", 0.1)
+    monkeypatch.setattr(frozen, "IDLE_SECONDS", 0.1)
     for pid in pids:
-        waits(connect, pid, 0.1)
+        waits(watcher, pid, 0.1)
     FrozenPools(connect).end()
-    assert all(is_there(connect, pid) for pid in pids)
-    other.close()
+    assert all(is_there(watcher, pid) for pid in pids)
+    for one in (other, reads):
+        one.close()
     monkeypatch.undo()
-    short = in_a_pipeline(url)
-    waits(connect, short.pgconn.backend_pid, 0.1)
+    computes = psycopg.connect(url, application_name="gpukernel-pool")
+    computes.execute("SELECT epoch FROM ledger FOR UPDATE")
+    waits(watcher, computes.info.backend_pid, frozen.ACTIVE_SECONDS + 0.5)
     FrozenPools(connect).end()
-    assert is_there(connect, short.pgconn.backend_pid)
-    for one in (reads, short):
+    assert is_there(watcher, computes.info.backend_pid)
+    computes.rollback()
+    short = in_a_pipeline(url)
+    waits(watcher, short.pgconn.backend_pid, 0.1)
+    FrozenPools(connect).end()
+    assert is_there(watcher, short.pgconn.backend_pid)
+    for one in (computes, short):
         one.close()
 
 
