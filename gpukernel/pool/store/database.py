@@ -81,7 +81,7 @@ _IDLE = "SET idle_in_transaction_session_timeout = '5s'"
 
 _LOCK_WAIT = "SET lock_timeout = '6s'"
 """The longest wait for a lock.  After it the database is taken for away: PostgreSQL's own process that has the lock may stand still, too.
-Where only its client does, a pool that stands still in the middle of a pipeline, `FrozenPools` ends it."""
+Where only its client does, a pool, PostgreSQL or another pool's `FrozenPools` ends it before."""
 
 _MAY_IDLE = sa.text("SET LOCAL idle_in_transaction_session_timeout = 0")
 _MAY_COMPUTE = sa.text("SET LOCAL idle_in_transaction_session_timeout = '10min'")
@@ -98,11 +98,6 @@ _LOCK_NOT_AVAILABLE = "55P03"  # SQLSTATE
 def is_away(error: sa.exc.DBAPIError) -> bool:
     """Return whether an error says that the database does not answer now; the same may succeed in a moment."""
     return error.connection_invalidated or isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError)
-
-
-def _waited_in_vain(error: BaseException) -> bool:
-    """Return whether an error says that a lock was not had in time."""
-    return isinstance(error, sa.exc.DBAPIError) and getattr(error.orig, "sqlstate", "") == _LOCK_NOT_AVAILABLE
 
 
 def sentence_of_database(error: sa.exc.DBAPIError) -> str:
@@ -300,6 +295,8 @@ class Database:
         The change log.
     commits
         Which commits are on disk.
+    frozen_pools
+        Those of other pools that stand still with locks; looked for once it is told to `watch`.
     on_renewed
         Called before the first transaction through a new connection: what was read before may not be there any more.
     renewals
@@ -326,7 +323,7 @@ class Database:
         self.commits = Commits(
             lambda: self.engine.connect().execution_options(isolation_level="AUTOCOMMIT"), self.counters
         )
-        self._frozen = FrozenPools(self.engine.connect)
+        self.frozen_pools = FrozenPools(self.engine.connect)
         self.on_renewed: list[Callable[[], None]] = []
         self.renewals = 0
         self._readers = ThreadPoolExecutor(_READERS, "gpukernel-read")
@@ -353,6 +350,7 @@ class Database:
         self._readers.shutdown(cancel_futures=True)
         self.changes.close()
         self.commits.close()
+        self.frozen_pools.close()
         self._db.close()
         self.engine.dispose()
 
@@ -389,10 +387,8 @@ class Database:
                     self._under_way = self.decides = False
                     if not self._db.invalidated:
                         forget_queued(self._db)
-        except BaseException as error:
+        except BaseException:
             self.changes.rolled_back()
-            if _waited_in_vain(error):
-                self._frozen.end()
             raise
         if awaited and self.shared:
             self.commits.made()
@@ -442,7 +438,7 @@ class Database:
             try:
                 row = _LEDGER.first(db)
             except sa.exc.OperationalError as error:
-                self._held = _waited_in_vain(error)
+                self._held = getattr(error.orig, "sqlstate", "") == _LOCK_NOT_AVAILABLE
                 raise
             self._held = False
             self.decides, self._epoch = True, row.epoch

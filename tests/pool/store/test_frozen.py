@@ -61,7 +61,7 @@ print("goes on", flush=True)
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_LOCK_WAIT", "SET lock_timeout = '1500ms'")
+    monkeypatch.setattr(frozen, "EVERY_SECONDS", 0.2)
     monkeypatch.setattr(frozen, "ACTIVE_SECONDS", 1.0)
     monkeypatch.setattr(frozen, "IDLE_SECONDS", 1.0)
 
@@ -119,8 +119,7 @@ def test_a_pool_that_stands_still_with_the_lock_is_ended_and_goes_on_later(
     try:
         assert other.stdout is not None
         assert other.stdout.readline() == "stands\n"
-        with pytest.raises(sa.exc.OperationalError, match="lock timeout"), store.deciding():
-            pass
+        store.frozen_pools.watch()
         with store.deciding() as (db, row):
             assert store.next_epoch(db) == row.epoch + 1
         other.send_signal(signal.SIGCONT)
@@ -134,31 +133,36 @@ def test_a_pool_that_stands_still_with_the_lock_is_ended_and_goes_on_later(
         store.close()
 
 
-def test_a_wait_for_somebody_whom_the_pool_may_not_see_is_an_outage(
-    url: str, superuser: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_nobody_is_ended_whom_the_pool_may_not_see(
+    superuser: str, connect: Callable[[], sa.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level("INFO", "gpukernel.pool")
-    monkeypatch.setattr(database, "_LOCK_WAIT", "SET lock_timeout = '200ms'")
-    store = Store(url)
-    with psycopg.connect(superuser) as administrator:
+    monkeypatch.setattr(frozen, "IDLE_SECONDS", 0.1)
+    looks = FrozenPools(connect)
+    with psycopg.connect(superuser, application_name="gpukernel-pool") as administrator:
         administrator.execute("SELECT * FROM ledger FOR UPDATE")
         for _ in range(3):
-            with pytest.raises(sa.exc.OperationalError, match="lock timeout"), store.deciding():
-                pass
+            time.sleep(0.2)
+            looks.look()
         assert administrator.execute("SELECT 1").fetchone() == (1,)
-        (said,) = (one.message for one in caplog.records if "in vain" in one.message)
-        assert f"process {administrator.info.backend_pid} () is not to be seen" in said
-    with store.deciding():
-        pass
-    store.close()
 
 
-def test_what_fails_there_hides_nothing(
+def test_looks_that_fail_are_said_once_and_go_on(
     connect: Callable[[], sa.Connection], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frozen, "_UNDER_WAY", sa.text("SELECT nothing"))
-    FrozenPools(connect).end()
-    assert "cannot look for frozen pools" in caplog.text
+    tried = list[None]()
+
+    def fails() -> sa.Connection:
+        tried.append(None)
+        raise RuntimeError("nobody is there")
+
+    monkeypatch.setattr(frozen, "EVERY_SECONDS", 0.02)
+    looks = FrozenPools(fails)
+    looks.watch()
+    end = time.monotonic() + 30
+    while len(tried) < 3:
+        assert time.monotonic() < end
+    looks.close()
+    assert [one.message for one in caplog.records] == ["cannot look for frozen pools: nobody is there"]
 
 
 def in_a_pipeline(url: str, name: str = "gpukernel-pool") -> psycopg.Connection[Any]:
@@ -204,22 +208,18 @@ def test_nobody_is_ended_who_moves_between_two_looks(
     monkeypatch.setattr(frozen, "ACTIVE_SECONDS", 0.3)
     one = in_a_pipeline(url)
     pid = one.pgconn.backend_pid
-    looks = list[float]()
-
-    def moves(seconds: float) -> None:
-        looks.append(seconds)
+    looks = FrozenPools(connect)
+    for _ in range(3):
+        waits(watcher, pid, 0.3)
+        looks.look()
         one.pgconn.send_query_params(b"SELECT 1", None)
         one.pgconn.send_flush_request()
         one.pgconn.flush()
-        waits(watcher, pid, 0.3)
-
-    monkeypatch.setattr(frozen, "sleep", moves)
+        waits(watcher, pid, 0.0)
     waits(watcher, pid, 0.3)
-    FrozenPools(connect).end()
-    assert looks
+    looks.look()
     assert is_there(watcher, pid)
-    monkeypatch.setattr(frozen, "sleep", looks.append)
-    FrozenPools(connect).end()
+    looks.look()
     end = time.monotonic() + 30
     while is_there(watcher, pid):
         assert time.monotonic() < end
@@ -239,7 +239,8 @@ def test_nobody_is_ended_who_is_no_pool_or_has_not_stood_for_long(
     monkeypatch.setattr(frozen, "IDLE_SECONDS", 0.1)
     for pid in pids:
         waits(watcher, pid, 0.1)
-    FrozenPools(connect).end()
+    looks = FrozenPools(connect)
+    looks.look(), looks.look()
     assert all(is_there(watcher, pid) for pid in pids)
     for one in (other, reads):
         one.close()
@@ -247,12 +248,12 @@ def test_nobody_is_ended_who_is_no_pool_or_has_not_stood_for_long(
     computes = psycopg.connect(url, application_name="gpukernel-pool")
     computes.execute("SELECT epoch FROM ledger FOR UPDATE")
     waits(watcher, computes.info.backend_pid, frozen.ACTIVE_SECONDS + 0.5)
-    FrozenPools(connect).end()
+    looks.look(), looks.look()
     assert is_there(watcher, computes.info.backend_pid)
     computes.rollback()
     short = in_a_pipeline(url)
     waits(watcher, short.pgconn.backend_pid, 0.1)
-    FrozenPools(connect).end()
+    looks.look(), looks.look()
     assert is_there(watcher, short.pgconn.backend_pid)
     for one in (computes, short):
         one.close()

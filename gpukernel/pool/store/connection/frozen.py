@@ -3,14 +3,14 @@
 PostgreSQL ends a transaction that is idle for too long (`idle_in_transaction_session_timeout`).  One whose process stands still between
 two messages of a pipeline is not idle to PostgreSQL: it is `active`, and waits for its client.  And PostgreSQL 15 was seen to leave one
 alone that was `idle in transaction` for longer than the limit.  Locks, the ledger's among them, would stay until that process goes on.
-So a pool that has waited for a lock in vain ends it.
+So each pool looks for such transactions of others, in a thread: its own decisions may be among those that wait for the lock.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
-from time import sleep
 from typing import Any
 
 import sqlalchemy as sa
@@ -19,23 +19,22 @@ __all__ = ["FrozenPools"]
 
 log = logging.getLogger("gpukernel.pool")
 
+EVERY_SECONDS = 1.0
+CLOSE_SECONDS = 2.0
 IDLE_SECONDS = 5.5
 """How long a transaction has been idle at the least that is ended: longer than the time after which PostgreSQL should have done it."""
 
-ACTIVE_SECONDS = 4.0
-"""The least time since the beginning of the last message of an active one for which PostgreSQL waits."""
+ACTIVE_SECONDS = 3.5
+"""The least time since the last message of an active one that waits for its client, and does so at two looks without a move between.
 
-AGAIN_SECONDS = 0.5
-"""The time in which an active one must not move: whoever has just got a lock, after a long wait, has begun its statement as long ago."""
+Whoever has just got a lock, after a long wait, has sent its last message as long ago: two looks tell it from one that stands still.
+"""
 
-# What a role may not see of others' sessions is null.
 _UNDER_WAY = sa.text("""
-    SELECT pid, application_name, state_change, coalesce(state, 'not to be seen') AS state, coalesce(wait_event, '') AS waits,
-           coalesce(extract(epoch FROM clock_timestamp() - state_change), 0)::float AS seconds,
-           usename = session_user AND application_name = current_setting('application_name')
-               AND wait_event = 'ClientRead' AS is_waiting_pool
+    SELECT pid, state, state_change, extract(epoch FROM clock_timestamp() - state_change)::float AS seconds
     FROM pg_stat_activity
-    WHERE datname = current_database() AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
+    WHERE datname = current_database() AND usename = session_user AND application_name = current_setting('application_name')
+      AND wait_event = 'ClientRead' AND state_change IS NOT NULL AND backend_xid IS NOT NULL AND pid <> pg_backend_pid()
 """)
 _END = sa.text("""
     SELECT pg_terminate_backend(pid) FROM pg_stat_activity
@@ -57,44 +56,46 @@ class FrozenPools:
 
     def __init__(self, connect: Callable[[], sa.Connection]) -> None:
         self._connect = connect
+        self._active = set[tuple[int, Any]]()  # at the last look
         self._ended = set[tuple[int, Any]]()
-        self._said = ""
+        self._failed = ""
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
 
-    def end(self) -> None:
-        """End them, after a wait for a lock was in vain; raises nothing, since whoever waited says that the database does not answer."""
-        try:
-            with self._connect() as db:
-                self._end(db)
-        except Exception as error:  # whatever it is must not hide why this was called
-            self._say(logging.WARNING, f"cannot look for frozen pools: {' '.join(str(error).split())}")
+    def watch(self) -> None:
+        """Look every second, in a thread, until `close`."""
+        self._thread = threading.Thread(target=self._work, name="gpukernel-frozen", daemon=True)
+        self._thread.start()
 
-    def _end(self, db: sa.Connection) -> None:
-        others = _asked(db, _UNDER_WAY)
-        idle, active = (
-            _frozen(others, "idle in transaction", IDLE_SECONDS),
-            _frozen(others, "active", ACTIVE_SECONDS),
-        )
-        if active - self._ended:
-            sleep(AGAIN_SECONDS)
-            active &= _frozen(_asked(db, _UNDER_WAY), "active", ACTIVE_SECONDS)
-        found = (idle | active) - self._ended  # a process that is stopped itself ends when it goes on
-        for pid, since in found:
-            if any(row[0] for row in _asked(db, _END, pid=pid, since=since)):
-                self._ended.add((pid, since))
-                log.warning(
-                    "ended PostgreSQL's process %d, in which a pool stood still in a transaction", pid
-                )
-        if not found:
-            told = "; ".join(
-                f"process {one.pid} ({one.application_name}) is {one.state} {one.waits}".rstrip()
-                for one in others
-            )
-            self._say(logging.INFO, f"waited in vain for a lock; transactions of others: {told or 'none'}")
+    def close(self) -> None:
+        """End the thread; one that waits for a database that does not answer is left to itself."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
 
-    def _say(self, level: int, what: str) -> None:
-        if what != self._said:  # attempts may follow each other ten times a second
-            log.log(level, "%s", what)
-        self._said = what
+    def _work(self) -> None:
+        while not self._closed.wait(EVERY_SECONDS):
+            try:
+                self.look()
+                self._failed = ""
+            except Exception as error:  # whatever it is, the next look may succeed
+                if (failed := " ".join(str(error).split())) != self._failed:
+                    log.warning("cannot look for frozen pools: %s", failed)
+                self._failed = failed
+
+    def look(self) -> None:
+        """Look once, and end those that stand still."""
+        with self._connect() as db:
+            others = _asked(db, _UNDER_WAY)
+            active, before = _waiting(others, "active", ACTIVE_SECONDS), self._active
+            self._active = active
+            frozen = _waiting(others, "idle in transaction", IDLE_SECONDS) | (active & before)
+            for pid, since in frozen - self._ended:  # a process that is stopped itself ends when it goes on
+                if any(row[0] for row in _asked(db, _END, pid=pid, since=since)):
+                    self._ended.add((pid, since))
+                    log.warning(
+                        "ended PostgreSQL's process %d, in which a pool stood still in a transaction", pid
+                    )
 
 
 def _asked(db: sa.Connection, statement: sa.TextClause, **values: object) -> Sequence[Any]:
@@ -103,10 +104,8 @@ def _asked(db: sa.Connection, statement: sa.TextClause, **values: object) -> Seq
         return db.execute(statement, values).all()
 
 
-def _frozen(others: Sequence[Any], state: str, seconds: float) -> set[tuple[int, Any]]:
+def _waiting(others: Sequence[Any], state: str, seconds: float) -> set[tuple[int, Any]]:
     """Return those of pools in a state for so long, with the times at which they came into it."""
     return {
-        (one.pid, one.state_change)
-        for one in others
-        if one.is_waiting_pool and one.state.startswith(state) and one.seconds > seconds
+        (one.pid, one.state_change) for one in others if one.state.startswith(state) and one.seconds > seconds
     }
