@@ -34,7 +34,7 @@ MOST_BYTES = 7_000  # PostgreSQL takes less than 8,000
 
 
 async def follow_peers(store: Store, manager: LeaseManager) -> None:
-    """Notify peers of what `manager` changes, and have it look when they notify, until cancelled."""
+    """Notify peers of what `manager` changes, have it look when they notify, and end transactions of frozen ones, until cancelled."""
     if not store.shared:
         return
     import psycopg
@@ -104,10 +104,12 @@ async def follow_peers(store: Store, manager: LeaseManager) -> None:
             with contextlib.suppress(sa.exc.DBAPIError):
                 manager.look()
 
+    store.frozen_pools.watch()
     try:
         async with asyncio.TaskGroup() as tasks:
             for work in (listen, tell, look):
                 tasks.create_task(work())
     finally:
+        await asyncio.to_thread(store.frozen_pools.close)
         if teller is not None:
             await teller.close()

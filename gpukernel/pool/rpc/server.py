@@ -201,8 +201,6 @@ async def serve(
         check_services(*(service for _, service in services))
         rates = CallRates(calls_per_second, calls_at_once)
         doors = _Doors(services, identity, rates, Connections.within(descriptors), store.commits)
-        if store.shared:
-            store.frozen_pools.watch()
         work = [
             asyncio.create_task(run_clock(manager)),
             asyncio.create_task(_write_back(store)),

@@ -7,10 +7,12 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from gpukernel.common.model import Holder, Lease, SliceRequest
 from gpukernel.pool.rpc import peers
+from gpukernel.pool.store.connection import frozen
 from tests.pool.world import Agent, World
 
 NEVER = 600.0
@@ -224,5 +226,23 @@ def test_a_commit_that_is_made_while_all_are_notified_is_told_too(
             async with asyncio.timeout(20):
                 while len(told) < 2:
                     await asyncio.sleep(0.01)
+
+    asyncio.run(tell())
+
+
+def test_a_pool_that_stands_still_in_a_transaction_is_looked_for(
+    new_postgresql: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def tell() -> None:
+        url = new_postgresql()
+        async with following(url, 1, monkeypatch) as (one,):
+            monkeypatch.setattr(frozen, "IDLE_SECONDS", 0.3)
+            with psycopg.connect(url, application_name="gpukernel-pool", autocommit=True) as stands:
+                stands.execute("BEGIN")
+                stands.execute("SELECT * FROM ledger FOR UPDATE")
+                with one.store.deciding() as (_, row):  # waits until that is ended
+                    assert row.epoch >= 0
+                with pytest.raises(psycopg.OperationalError, match="terminating connection"):
+                    stands.execute("SELECT 1")
 
     asyncio.run(tell())
