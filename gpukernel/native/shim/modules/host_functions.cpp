@@ -31,7 +31,9 @@ class Caller {
         reports_ = connection.open_another(error);
         if (reports_) done_ = connection.open_another(error);
         key_ = connection.key(), of_ = &connection;
-        return done_ && start_thread([this] { run(); });
+        if (!done_ || !start_thread([this] { run(); })) return false;
+        connection.others[0] = reports_.socket().fd(), connection.others[1] = done_.socket().fd();
+        return true;
     }
     uint64_t expect(const HostCall& call) {
         std::lock_guard lock(mutex_);

@@ -281,7 +281,11 @@ void Connection::retire() {
     if (alive_.exchange(false)) channel_.shut();
 }
 
-void Connection::abandon() { ::close(channel_.socket().fd()); }
+void Connection::abandon() {
+    ::close(channel_.socket().fd());
+    for (const int other : others)
+        if (other >= 0) ::close(other);
+}
 
 void Connection::queued() {
     if (buffer_.size() >= QUEUE_BYTES) {

@@ -2,6 +2,7 @@
 // for, and the end of the connection when the worker is gone.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -95,13 +96,15 @@ class Connection {
 
     // --- without `mutex` ---
     News news;
+    // The descriptors of other connections that stay, or -1: in a forked child they are closed, too.
+    std::array<std::atomic<int>, 2> others{-1, -1};
     // Waits for an answer.  Several threads may wait, and one of them reads for all.
     CUresult await(PendingAnswer& answer);
 
     // Whether the worker is there, for who asks it nothing: false, too, while an answer is on its way.
     bool is_there();
 
-    void abandon();  // in a forked child, since the connection is the parent's
+    void abandon();  // in a forked child, since it and `others` are the parent's
     void retire();   // its slice was given back: closes it without a message
 
   private:
