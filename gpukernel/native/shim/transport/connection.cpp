@@ -220,6 +220,7 @@ void Connection::read_answer() {
         std::vector<char> nobody_asked;
         if (!read_all(whose->outputs ? *whose->outputs : nobody_asked, left)) return;
     }
+    if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) ++errors;
     std::lock_guard lock(answers_mutex_);
     forget(*whose);
     whose->result = result;

@@ -98,6 +98,7 @@ class Connection {
     News news;
     // The descriptors of other connections that stay, or -1: in a forked child they are closed, too.
     std::array<std::atomic<int>, 2> others{-1, -1};
+    std::atomic<uint64_t> errors{0};  // answers that told of one
     // Waits for an answer.  Several threads may wait, and one of them reads for all.
     CUresult await(PendingAnswer& answer);
 

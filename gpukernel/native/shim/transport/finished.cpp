@@ -85,7 +85,15 @@ uint64_t call_before(Connection& connection, CUstream stream) {
 }
 
 bool is_open(const Connection& connection, const Finished::Stream& stream) {
-    return stream.open > std::max(stream.passed, connection.finished.all);
+    const uint64_t known = std::max(stream.passed, connection.finished.all);
+    const bool refused = stream.gate.errors != connection.errors;  // perhaps
+    return stream.open > known ||
+           (refused && (stream.gate.open > known || !has_run(connection, stream.gate.call)));
+}
+// The function run in the program that a stream's next gate waits for.
+uint64_t call_of_gate(const Connection& connection, const Finished::Stream& stream) {
+    const uint64_t call = std::max(stream.call, stream.gate.call);
+    return has_run(connection, call) ? 0 : call;
 }
 // What may come behind a function that the worker does not wait for: it needs no more than that one's turn.
 bool comes_behind(uint16_t call) {
@@ -104,8 +112,10 @@ bool comes_behind(uint16_t call) {
 // Has later work of a stream wait for its host functions, and for one that runs in the program.
 void gate(Connection& connection, uint64_t stream, uint64_t call) {
     const uint64_t gate = add_gate(connection, stream, call);
-    if (Finished::Stream* const of = find(connection, stream))
+    if (Finished::Stream* const of = find(connection, stream)) {
+        of->gate = {std::max(of->open, of->gate.open), call, connection.errors};
         of->work = of->other = gate, of->call = of->open = 0;
+    }
     connection.finished.unsure = gate;
 }
 // What is not named here may.
@@ -329,7 +339,7 @@ void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t>
     const bool works = leaves_work(call) || call == static_cast<uint16_t>(CustomCall::copy_to_host);
     const auto gate_where_needed = [&](uint64_t name, const Finished::Stream& of, bool waits) {
         if ((works && !has_run(connection, of.call)) || (waits && is_open(connection, of)))
-            gate(connection, name, has_run(connection, of.call) ? 0 : of.call);
+            gate(connection, name, call_of_gate(connection, of));
     };
     if (const Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr)
         return gate_where_needed(canonical(*stream), *of, !comes_behind(call));
@@ -499,9 +509,8 @@ void gate_event(Connection& connection, uint64_t stream) {
     std::lock_guard lock(connection.mutex);
     const Finished::Stream* const of = find(connection, canonical(stream));
     if (!of) return;
-    const bool waits = !has_run(connection, of->call);
-    if (!waits && !is_open(connection, *of)) return;
-    gate(connection, canonical(stream), waits ? of->call : 0);
+    if (has_run(connection, of->call) && !is_open(connection, *of)) return;
+    gate(connection, canonical(stream), call_of_gate(connection, *of));
     // Who has waited for the device finds the event done: it is the next request.
     connection.finished.anywhere = connection.foresight.requests + 1;
 }

@@ -42,6 +42,10 @@ struct Finished {
         uint64_t number;  // of the request that waits for it
         Recording event;
     };
+    struct Gate {                     // the worker may have had no room for it:
+        uint64_t open = 0, call = 0;  // the functions that it waits for, as in Stream
+        uint64_t errors = 0;          // answers that told of one by then; more do where it had none
+    };
     struct Stream {
         bool blocks = false;      // waits for the legacy stream's work, which waits for its
         uint64_t work = 0;        // the newest request that may have left work in it
@@ -51,6 +55,7 @@ struct Finished {
         uint64_t call = 0;        // the newest host function run in the program that its work comes after
         uint64_t open = 0;        // the request of the newest one that the worker does not wait for
         int reports = 0;          // so many more of its events are reported (polls.cpp)
+        Gate gate;                // the newest one in it
         std::vector<Join> joins;  // behind `passed`
     };
 
