@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 namespace gpukernel::wire {
@@ -156,6 +157,16 @@ std::string refusal(int seconds) {
                : std::strerror(why);
 }
 
+// A signal ends the call, but not the connecting, for which the next call waits again.
+bool connect(const Socket& socket, const sockaddr* address, socklen_t size, int seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    while (::connect(socket.fd(), address, size) != 0) {
+        if (errno != EINTR) return false;
+        if (std::chrono::steady_clock::now() > end) return errno = ETIMEDOUT, false;
+    }
+    return true;
+}
+
 Socket connect_tcp(const std::string& host, const std::string& port, int seconds, std::string& error) {
     addrinfo hints{}, *found = nullptr;
     hints.ai_socktype = SOCK_STREAM;
@@ -169,7 +180,7 @@ Socket connect_tcp(const std::string& host, const std::string& port, int seconds
         if (!socket) continue;
         socket.timeout(seconds);
         leave_unpaced(socket, one->ai_addr);
-        if (::connect(socket.fd(), one->ai_addr, one->ai_addrlen) == 0)
+        if (connect(socket, one->ai_addr, one->ai_addrlen, seconds))
             result = std::move(socket);
         else
             error = refusal(seconds);
@@ -186,7 +197,7 @@ Socket connect_to(const std::string& endpoint, int seconds, std::string& error) 
         if (!unix_address(endpoint.substr(5), address, error)) return {};
         socket = Socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
         socket.timeout(seconds);
-        if (::connect(socket.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+        if (!connect(socket, reinterpret_cast<sockaddr*>(&address), sizeof address, seconds)) {
             error = refusal(seconds);
             return {};
         }
