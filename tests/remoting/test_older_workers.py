@@ -1,0 +1,192 @@
+"""Workers that know less than the program's shim: it waits for what they do not tell, and asks them nothing that they do not know."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import re
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
+from tests.remoting.answers import HANDSHAKE, HEAD, PROOF
+from tests.remoting.conftest import PRELUDE, call_number, worker
+from tests.remoting.reports import REPORTS
+from tests.remoting.test_worker import until, unused
+
+DEVICE, NEXT_FUNCTION = call_number("device"), call_number("next_host_function")
+ANSWER = 8  # bytes of an answer's head: the result, and how much text follows
+FEATURES = ANSWER + 316  # where attributes[0] of the device's facts is, whose bits say what a worker knows
+KEEPS_BLOCKS, WANTS_RANGES, TELLS_OF_STREAMS = 1, 16, 32
+FUNCTION = ANSWER + 12  # bytes of the news of a function, after which comes what was read early
+
+
+@dataclasses.dataclass
+class Age:
+    """What a worker does not have: features, the calls that go with them, and reads with the news of a function."""
+
+    features: int = 0
+    calls: tuple[str, ...] = ()
+    reads: bool = True
+
+
+NEWEST = Age()
+OLDER = {
+    "tells of no streams": Age(TELLS_OF_STREAMS, ("settle_copies", "report")),
+    "reads nothing early": Age(reads=False),
+    "keeps no blocks": Age(KEEPS_BLOCKS, ("keep_block", "take_block")),
+    "knows nothing of all this": Age(
+        KEEPS_BLOCKS | WANTS_RANGES | TELLS_OF_STREAMS,
+        ("settle_copies", "report", "keep_block", "take_block", "launch_in_range"),
+        reads=False,
+    ),
+}
+
+
+class OlderWorker:
+    """A worker of a certain age: one that a proxy in front of the newest one makes.
+
+    As a worker does, it ends a connection over which a call comes that it does not know.
+    """
+
+    def __init__(self, age: Age) -> None:
+        self.asked: collections.Counter[int] = collections.Counter()  # of each call
+        self.early = 0  # so often something came with the news of a function
+        self.features = 0  # that the newest worker has
+        self._age = age
+        self._unknown = {call_number(name) for name in age.calls}
+
+    def _hear(self, frame: bytearray) -> bytes:
+        call = HEAD.unpack_from(frame)[1]
+        self.asked[call] += 1
+        if call in self._unknown:
+            raise OSError("a call that no such worker knows")
+        return bytes(frame)
+
+    def _answer(self, frame: bytearray) -> bytes:
+        _, call, number = HEAD.unpack_from(frame)
+        body = frame[HEAD.size :]
+        if call == DEVICE:
+            (self.features,) = struct.unpack_from("<i", body, FEATURES)
+            struct.pack_into("<i", body, FEATURES, self.features & ~self._age.features)
+        if call == NEXT_FUNCTION and self._age.reads:
+            self.early += len(body) > FUNCTION
+        elif call == NEXT_FUNCTION:
+            body = body[:FUNCTION]
+        return HEAD.pack(len(body), call, number) + body
+
+    def _forward(
+        self,
+        source: socket.socket,
+        target: socket.socket,
+        handshake: int,
+        change: Callable[[bytearray], bytes],
+    ) -> None:
+        kept = bytearray()
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 20):
+                kept += data
+                if handshake:
+                    target.sendall(kept[:handshake])
+                    handshake, kept = max(0, handshake - len(kept)), kept[handshake:]
+                while len(kept) >= HEAD.size and len(kept) >= (end := HEAD.size + HEAD.unpack_from(kept)[0]):
+                    frame, kept = kept[:end], kept[end:]
+                    target.sendall(change(frame))
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def serve(self, listener: socket.socket, port: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                program, _ = listener.accept()
+                real = socket.create_connection(("127.0.0.1", port))
+                for one in (program, real):
+                    one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                for ends in (
+                    (program, real, PROOF, self._hear),
+                    (real, program, HANDSHAKE, self._answer),
+                ):
+                    threading.Thread(target=self._forward, args=ends, daemon=True).start()
+
+
+@contextlib.contextmanager
+def of_age(age: Age, environment: dict[str, str]) -> Iterator[OlderWorker]:
+    """Lead the TCP endpoint of an environment's lease file to an older worker, until the block ends."""
+    path = Path(environment[LEASE_FILE_VARIABLE])
+    text = path.read_text()
+    (port,) = re.findall(r"tcp:127\.0\.0\.1:(\d+)", text)
+    older = OlderWorker(age)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=older.serve, args=(listener, int(port)), daemon=True).start()
+        path.write_text(text.replace(f"tcp:127.0.0.1:{port}", f"tcp:127.0.0.1:{listener.getsockname()[1]}"))
+        yield older
+
+
+STEPS = {
+    "functions, an event and a copy": "pend(i); release(); come(i)",
+    "an event that is polled": "late(p, i, 200_000, s); ok(d.cuEventRecord(e, s)); assert poll(e) and get() == i; add(1, p, t); ok(d.cuEventRecord(f, t)); assert poll(f) and get(p, u) == i + 1",
+    "copies that are waited for": "put(i); ok(d.cuStreamSynchronize(s)); assert get() == i; put(i + 50); ok(d.cuEventRecord(e, s)); assert poll(e); add(1, p, t); assert get() == i + 51",
+    "a read behind a function": "ok(d.cuMemsetD32Async(p, i, 1, s)); news.clear(); assert call(news.set) == 0; news.wait(); ok(d.cuMemcpyDtoHAsync(there, p, 4, t)); assert int(other[0]) == i",
+    "blocks that are freed": "x = int(ok(d.cuMemAlloc(2048))); ok(d.cuMemsetD32(x, i, 4)); add(1, x); assert read(x) == i + 1; ok(d.cuMemFree(x)); assert int(d.cuMemcpyDtoH(h, x, 4)[0])",
+}
+"""Each finds what it must, where its worker tells early and where not."""
+
+
+def runs(age: Age, step: str) -> OlderWorker:
+    code = f"{REPORTS}\nnews = threading.Event()\nfor i in range(12):\n    {step}\nok(d.cuCtxSynchronize())"
+
+    async def story() -> OlderWorker:
+        async with worker() as one:
+            environment = one.environment(kind="tcp", shared_memory=False)
+            with of_age(age, environment) as older:
+                done = await asyncio.to_thread(
+                    subprocess.run,
+                    [sys.executable, "-c", PRELUDE + code],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=120,
+                )
+                assert (done.returncode, done.stderr) == (0, "")
+                await until(lambda: unused(one))
+                return older
+
+    return asyncio.run(story())
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("age", OLDER)
+def test_a_program_has_what_it_waits_for_from_an_older_worker(age: str, step: str) -> None:
+    older = runs(OLDER[age], STEPS[step])
+    assert older.features & OLDER[age].features == OLDER[age].features
+    assert not any(older.asked[call_number(name)] for name in OLDER[age].calls)
+
+
+@pytest.mark.parametrize(
+    ("step", "calls", "early"),
+    [
+        ("functions, an event and a copy", ("settle_copies", "report"), False),
+        ("an event that is polled", ("report",), False),
+        ("copies that are waited for", ("settle_copies",), False),
+        ("a read behind a function", (), True),
+        ("blocks that are freed", ("keep_block",), False),
+    ],
+)
+def test_the_newest_worker_is_asked_what_older_ones_do_not_know(
+    step: str, calls: tuple[str, ...], early: bool
+) -> None:
+    """Otherwise the steps would show nothing."""
+    newest = runs(NEWEST, STEPS[step])
+    assert all(newest.asked[call_number(name)] for name in calls)
+    assert not early or newest.early
