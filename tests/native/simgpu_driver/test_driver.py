@@ -432,6 +432,26 @@ back = np.zeros(int(pitch) * 2, np.uint8); ok(d.cuMemcpyDtoH(back.ctypes.data, p
     assert out(code) == "[10, 11, 12, 99, 99] [18, 19, 20, 99, 99]"
 
 
+def test_copies_past_the_caches_are_whole_wherever_they_begin_and_end() -> None:
+    code = """
+import random
+begin(); most = (64 << 20) + 100_000
+host, back = ctypes.create_string_buffer(random.Random(5).randbytes(most), most), ctypes.create_string_buffer(most)
+p, q = int(ok(d.cuMemAlloc(most))), int(ok(d.cuMemAlloc(most)))
+there, here = ctypes.addressof(host), ctypes.addressof(back)
+for start, to, end in ((0, 0, 0), (1, 64, 1), (63, 7, 32_767), (8, 4096, 33_000), (17, 5, 65)):
+    size = most - 70_000 + end
+    ctypes.memset(here, 0, most)
+    ok(d.cuMemcpyHtoD(p + to, there + start, size))
+    ok(d.cuMemcpyDtoD(q + start, p + to, size))
+    ok(d.cuMemcpyDtoH(here + to, q + start, size))
+    ok(d.cuCtxSynchronize())
+    same = back.raw == bytes(to) + host.raw[start:start + size] + bytes(most - to - size)
+    print(same, end=" ")
+"""
+    assert out(code) == "True True True True True"
+
+
 def test_sizes_whose_products_do_not_fit_are_refused() -> None:
     code = """begin(); p = int(ok(d.cuMemAlloc(4096)))
 print(d.cuMemAllocPitch(1 << 33, (1 << 31) + 1, 4)[0].name)

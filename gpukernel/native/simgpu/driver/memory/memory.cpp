@@ -20,17 +20,27 @@ void* at(CUdeviceptr address) { return reinterpret_cast<void*>(address); }
 constexpr size_t MUCH = 16 << 20;    // that is copied or filled between two looks whether it is cancelled
 constexpr size_t BEYOND = 64 << 20;  // more than its reader finds in a cache
 
-// Stores past the caches, for which nothing is read first.  The C library does so where one copy is larger
-// than a part of the cache, which pieces are not.
+void stream_line(char* to, const char* from) {
+    __m128i part[4];
+    for (int i = 0; i < 4; ++i) part[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
+    for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, part[i]);
+}
+
+// Stores past the caches, for which nothing is read first, in several pages by turns: from one alone memory
+// comes at seven tenths of the speed.  The C library does so where one copy is larger than a part of the
+// cache, which pieces are not.
 void stream_past_caches(char* to, const char* from, size_t bytes) {
-    const size_t head = -reinterpret_cast<uintptr_t>(to) % 64;
+    constexpr size_t LINE = 64, PAGE = 4096, PAGES = 8, AHEAD = 2 * LINE;
+    const size_t head = -reinterpret_cast<uintptr_t>(to) % LINE;
     std::memcpy(to, from, head);
     to += head, from += head, bytes -= head;
-    for (; bytes >= 64; to += 64, from += 64, bytes -= 64) {
-        __m128i part[4];
-        for (int i = 0; i < 4; ++i) part[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
-        for (int i = 0; i < 4; ++i) _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, part[i]);
-    }
+    for (; bytes >= PAGES * PAGE; to += PAGES * PAGE, from += PAGES * PAGE, bytes -= PAGES * PAGE)
+        for (size_t line = 0; line < PAGE; line += LINE)
+            for (size_t page = 0; page < PAGES * PAGE; page += PAGE) {
+                _mm_prefetch(from + page + line + AHEAD, _MM_HINT_T0);
+                stream_line(to + page + line, from + page + line);
+            }
+    for (; bytes >= LINE; to += LINE, from += LINE, bytes -= LINE) stream_line(to, from);
     _mm_sfence();
     std::memcpy(to, from, bytes);
 }
