@@ -52,7 +52,7 @@ GIVEN_UP = (
 """The ends of leases that were never delivered to whoever asked for them."""
 
 ENDED = "ended PostgreSQL's process"
-"""What a pool says that has ended the connection of one which stood still with a lock."""
+"""The words of a pool that has ended the connection of one which stood still with a lock."""
 
 NOBODYS_SECONDS = 20.0
 """The most for which a pool that wakes keeps a lease of somebody who was given another one meanwhile, and has given it back."""

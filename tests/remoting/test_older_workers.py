@@ -32,7 +32,7 @@ FUNCTION = ANSWER + 12  # bytes of the news of a function, after which comes wha
 
 @dataclasses.dataclass
 class Age:
-    """What a worker does not have: features, the calls that go with them, and reads with the news of a function."""
+    """The lacks of a worker: features, the calls that go with them, and reads with the news of a function."""
 
     features: int = 0
     calls: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ log = logging.getLogger("gpukernel.pool")
 EVERY_SECONDS = 1.0
 CLOSE_SECONDS = 2.0
 IDLE_SECONDS = 5.5
-"""How long a transaction has been idle at the least that is ended: longer than the time after which PostgreSQL should have done it."""
+"""The least time for which a transaction has been idle that is ended: longer than the time after which PostgreSQL should have done it."""
 
 ACTIVE_SECONDS = 3.5
 """The least time since the last message of an active one that waits for its client, and does so at two looks without a move between.
