@@ -63,8 +63,9 @@ def test_two_programs_get_compute_by_their_weights(own_direct_pool: DirectPool) 
     had = turn_seconds(own_direct_pool)
     assert had[pids[1]] / had[pids[0]] == pytest.approx(3, rel=0.1)
     assert had[pids[0]] + had[pids[1]] > 0.75 * SECONDS  # hardly anything is lost in passing it on
-    # A turn is some ten kernels, also of programs that wait for every few launches; one that is only taken away has hundreds.
-    assert (few + many) / turns(own_direct_pool) < 40
+    # A turn is some ten kernels (fifty where one takes a fifth of a millisecond), also of programs that wait for every few
+    # launches.  One that is only taken away has all that fit into half a second: five hundred, or thousands.
+    assert (few + many) / turns(own_direct_pool) < 200
     assert many > 1.5 * few  # what else runs on this machine disturbs that figure
     end(programs)
 
