@@ -40,6 +40,8 @@ STRANGERS_AT_ONCE = 50.0
 """Failed authentications from one address; those above are answered late (`LATE_SECONDS`), one at a time for each connection."""
 
 LATE_SECONDS = 1.0
+LATE_PER_SECOND = 20.0
+"""Late answers that one identity or address gets a second: who has many calls under way waits longer than `LATE_SECONDS`."""
 
 PATIENT_REFUSALS = 20.0
 """Refusals that are answered at once; further ones within a second are answered late, so that who does not wait is made to."""
@@ -232,9 +234,10 @@ class CallRates:
             return person, 1.0
         return who.name, SERVICE_FACTOR if who.trusted else 1.0
 
-    def stranger(self, address: str) -> bool:
-        """Count a failed authentication from an address; return whether there were too many."""
-        return self.seconds_until(f"stranger {address}", 1.0, STRANGERS_PER_SECOND, STRANGERS_AT_ONCE) > 0
+    async def stranger(self, address: str) -> None:
+        """Count a failed authentication from an address, and wait where there were too many."""
+        if self.seconds_until(f"stranger {address}", 1.0, STRANGERS_PER_SECOND, STRANGERS_AT_ONCE):
+            await self._be_late(f"stranger {address}")
 
     async def hold_back(self, name: str) -> bool:
         """Wait where `name` was refused often in the last moments; return False where so many such calls wait that the connection should go."""
@@ -242,14 +245,17 @@ class CallRates:
             return True
         if self._late.get(name, 0) >= LATE_AT_MOST:
             return False
-        self._late[name] = self._late.get(name, 0) + 1
+        await self._be_late(name)
+        return True
+
+    async def _be_late(self, name: str) -> None:
+        late = self._late[name] = self._late.get(name, 0) + 1
         try:
-            await asyncio.sleep(LATE_SECONDS)
+            await asyncio.sleep(max(LATE_SECONDS, late / LATE_PER_SECOND))
         finally:
             self._late[name] -= 1
             if not self._late[name]:
                 del self._late[name]
-        return True
 
     def reported(self, peer: str, entries: int) -> float:
         """Count the entries of an agent's message; return the seconds to wait before they are taken."""

@@ -7,6 +7,8 @@ knows.  gRPC names that address as the peer of every call on the connection.
 Guarantees
 ----------
 * Bytes pass unchanged, no faster than the other side takes them; TLS is gRPC's business behind this.
+* gRPC hears of a connection once its first bytes are those of HTTP/2 or TLS.  Who is silent, or sends anything else, costs a place here and
+  nothing there.
 * Where descriptors run out, the oldest stranger goes, and the listener rests (`REST_SECONDS`, twice as long each time) instead of spinning.
 """
 
@@ -20,12 +22,17 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from gpukernel.pool.doors.connections import Arrival, Connections
 
 __all__ = ["serve_front"]
 
 log = logging.getLogger(__name__)
+
+HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+TLS_HANDSHAKE = 0x16
+"""The beginning of every gRPC connection (RFC 9113, section 3.4), and of every one over TLS (RFC 8446, section 5.1): clients speak first."""
 
 ACCEPTED_AT_ONCE = 16
 """Connections that are taken in before the loop goes on with what those before sent."""
@@ -115,7 +122,9 @@ class _End(asyncio.Protocol):
         self.other = other
         self._heard = heard
         self._early = b""
-        self.lost = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.spoke: asyncio.Future[Any] = loop.create_future()  # the first bytes
+        self.lost: asyncio.Future[Any] = loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
@@ -132,6 +141,8 @@ class _End(asyncio.Protocol):
             # Not paused before, in connection_made: up to Python 3.11.2 a transport reads on after that all the same.
             self._early += data
             self.transport.pause_reading()
+            if not self.spoke.done():
+                self.spoke.set_result(data)
 
     def meet(self, other: _End) -> None:
         """Forward to `other` what was received so far, and from now on."""
@@ -155,6 +166,11 @@ class _End(asyncio.Protocol):
         """See `asyncio.BaseProtocol`."""
         if not self.lost.done():
             self.lost.set_result(None)
+
+
+def _may_be_grpc(first: bytes) -> bool:
+    """Return whether a connection's first bytes, at least one, begin HTTP/2 or TLS."""
+    return first[0] == TLS_HANDSHAKE or HTTP2.startswith(first[: len(HTTP2)])
 
 
 async def _pass_through(
@@ -185,7 +201,10 @@ async def _pass_through(
             )
             # Not closed: as long as bytes of theirs are unsent the loop would keep the number of a descriptor that is another's by then.
             stack.callback(theirs.transport.abort)
-            if closing.is_set():
+            told: asyncio.Future[Any] = asyncio.ensure_future(closing.wait())
+            stack.callback(told.cancel)
+            await asyncio.wait([theirs.spoke, theirs.lost, told], return_when=asyncio.FIRST_COMPLETED)
+            if told.done() or not theirs.spoke.done() or not _may_be_grpc(theirs.spoke.result()):
                 return
             ours = socket.socket(socket.AF_UNIX)
             stack.callback(ours.close)
@@ -195,7 +214,5 @@ async def _pass_through(
             _, there = await loop.create_unix_connection(lambda: _End(theirs), sock=ours)
             stack.callback(there.transport.abort)
             theirs.meet(there)
-            told = asyncio.ensure_future(closing.wait())
-            stack.callback(told.cancel)
             # Neither side speaks on after the other has ended.
             await asyncio.wait([theirs.lost, there.lost, told], return_when=asyncio.FIRST_COMPLETED)

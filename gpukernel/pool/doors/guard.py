@@ -30,7 +30,6 @@ from gpukernel.common.errors import DatabaseLost, in_details
 from gpukernel.common.i18n import sentence_of, words_beside
 from gpukernel.pool.doors.call_rates import (
     IDS_PER_CALL,
-    LATE_SECONDS,
     CallRates,
     Identified,
     TooMany,
@@ -245,8 +244,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]
         except Aborted as aborted:
             if aborted.code is grpc.StatusCode.UNAUTHENTICATED:
                 self._rates.forget(key)  # it may have been good, and is tried as a stranger's from now on
-                if self._rates.stranger(connection.address):
-                    await asyncio.sleep(LATE_SECONDS)
+                await self._rates.stranger(connection.address)
             await context.abort(aborted.code, aborted.details, aborted.trailing)
         except DatabaseLost as lost:
             await _refuse(context, grpc.StatusCode.UNAVAILABLE, lost, ((RETRY_AFTER, str(AWAY_MS)),))

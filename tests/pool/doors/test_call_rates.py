@@ -139,3 +139,35 @@ def test_one_call_of_a_person_is_on_its_way_and_those_who_made_many_share_a_turn
         assert not rates._busy.locked()
 
     asyncio.run(work())
+
+
+def test_who_has_many_calls_refused_at_a_time_is_answered_the_later_the_more_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work() -> None:
+        slept: list[float] = []
+        over = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            slept.append(seconds)
+            await over.wait()
+
+        rates = CallRates()
+        for _ in range(int(call_rates.PATIENT_REFUSALS)):
+            assert await rates.hold_back("flooder")
+        monkeypatch.setattr(call_rates.asyncio, "sleep", sleep)
+        late = [asyncio.ensure_future(rates.hold_back("flooder")) for _ in range(call_rates.LATE_AT_MOST)]
+        while len(slept) < len(late):
+            await asyncio.wait(late, timeout=0.01)
+        assert slept[0] == call_rates.LATE_SECONDS
+        assert slept == sorted(slept)
+        assert slept[-1] == call_rates.LATE_AT_MOST / call_rates.LATE_PER_SECOND > call_rates.LATE_SECONDS
+        assert not await rates.hold_back("flooder")  # the connection goes
+        assert await rates.hold_back("another")
+        over.set()
+        assert all(await asyncio.gather(*late))
+        slept.clear()
+        await rates.hold_back("flooder")
+        assert slept == [call_rates.LATE_SECONDS]  # nothing is left of it
+
+    asyncio.run(work())

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from gpukernel.pool.doors.connections import Connections
-from gpukernel.pool.doors.front import serve_front
+from gpukernel.pool.doors.front import HTTP2, serve_front
 
 DEAF = 4  # the first connections, which nobody reads from
 BACKLOG = 8 * 2**20
@@ -37,7 +37,7 @@ def test_a_connection_that_goes_with_bytes_unsent_makes_no_other_one_deaf(tmp_pa
         async with serve_front(listener, behind, connections, lambda _, __: "account 0", lambda _: None):
             for number in range(DEAF):
                 _, writer = await asyncio.open_unix_connection(front)
-                writer.write(bytes(BACKLOG))
+                writer.write(HTTP2 + bytes(BACKLOG))
                 while len(connections) == 0 or seen <= number:
                     await asyncio.sleep(0.01)
                 await asyncio.sleep(0.1)
@@ -49,10 +49,10 @@ def test_a_connection_that_goes_with_bytes_unsent_makes_no_other_one_deaf(tmp_pa
             answers = []
             for _ in range(2 * DEAF):
                 reader, writer = await asyncio.open_unix_connection(front)
-                writer.write(b"hello")
+                writer.write(HTTP2)
                 with contextlib.suppress(TimeoutError):
-                    answers.append(await asyncio.wait_for(reader.read(5), 5))
-            assert answers == [b"hello"] * (2 * DEAF)
+                    answers.append(await asyncio.wait_for(reader.readexactly(len(HTTP2)), 5))
+            assert answers == [HTTP2] * (2 * DEAF)
         inner.close()
 
     asyncio.run(work())
@@ -85,6 +85,7 @@ def test_a_crowd_that_comes_at_once_takes_no_more_descriptors_than_its_places(tm
             one.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 one.connect(str(front))
+                one.send(HTTP2)
         connections = Connections(PLACES, PLACES)
         async with serve_front(listener, behind, connections, lambda _, __: "account 0", lambda _: None):
             while connections.sent_away < CROWD - PLACES or not 0 < there <= PLACES:
@@ -124,3 +125,40 @@ def test_a_busy_loop_takes_in_many_of_those_who_wait_each_time_it_goes_round(tmp
         return rounds
 
     assert asyncio.run(work()) < CROWD / 4
+
+
+def test_grpc_hears_of_nobody_who_is_silent_or_sends_something_else(tmp_path: Path) -> None:
+    async def work() -> None:
+        behind, front = tmp_path / "inner.sock", tmp_path / "front.sock"
+        heard: list[bytes] = []
+
+        async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heard.append(await reader.read(1000))
+            writer.close()
+
+        inner = await asyncio.start_unix_server(listen, behind)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(str(front))
+        listener.listen(100)
+        connections = Connections()
+        async with serve_front(listener, behind, connections, lambda _, __: "account 0", lambda _: None):
+            _, silent = await asyncio.open_unix_connection(front)
+            for rubbish in (b"GET / HTTP/1.1\r\n\r\n", bytes(100), HTTP2[:10] + b"?", b"\x15\x03\x01"):
+                reader, writer = await asyncio.open_unix_connection(front)
+                writer.write(rubbish)
+                with contextlib.suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(1), 5) == b""  # it was closed
+                writer.close()
+            tls = b"\x16\x03\x01\x02\x00"
+            for first in (HTTP2 + b"more", HTTP2[:3], tls):
+                reader, writer = await asyncio.open_unix_connection(front)
+                writer.write(first)
+                assert await asyncio.wait_for(reader.read(1), 5) == b""  # `listen` has answered
+                writer.close()
+            assert heard == [HTTP2 + b"more", HTTP2[:3], tls]
+            while len(connections) > 1:  # the silent one keeps its place here
+                await asyncio.sleep(0.01)
+            silent.close()
+        inner.close()
+
+    asyncio.run(work())
