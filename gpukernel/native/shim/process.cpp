@@ -53,9 +53,10 @@ void runtime_gives_up() {
 
 namespace shim {
 
+std::atomic<Process*> instance{nullptr};
+
 namespace {
 std::mutex initialising;
-std::atomic<Process*> instance{nullptr};
 std::atomic<bool> forked{false};
 
 // When cuInit left the queue; the clock's zero: it did not.  A cell that was interrupted makes its next calls
@@ -115,7 +116,7 @@ void in_forked_child() {
     // The socket is the parent's, and threads do not survive a fork.  CUDA cannot be used after fork; a child
     // whose parent never used it may initialise it.
     new (&initialising) std::mutex;  // the parent's thread may hold it, waiting in the queue
-    Process* parents = instance.load();
+    Process* parents = instance.exchange(nullptr);
     if (!parents) return;
     forked = true;
     for (auto& device : parents->devices) device->connection.abandon();
@@ -194,10 +195,8 @@ CUresult initialise() {
     return CUDA_ERROR_NO_DEVICE;
 }
 
-Process* process() {
+Process* process_after_a_wait() {
     if (forked.load(std::memory_order_relaxed)) return nullptr;
-    Process* found = instance.load(std::memory_order_acquire);
-    if (found) return found;
     const Clock::time_point left = left_queue.load(std::memory_order_relaxed);
     if (left == Clock::time_point{} || Clock::now() - left < LEFT_FOR) return nullptr;
     initialise();
@@ -261,7 +260,7 @@ Connection* of_device(CUdevice index, CUresult& error) {
 // has on simulated devices only.
 extern "C" __attribute__((visibility("default"))) int gpukernel_memory_check(int strict) {
     shim::said_strict = strict != 0;
-    shim::Process* const now = shim::forked ? nullptr : shim::instance.load();
+    shim::Process* const now = shim::instance.load();
     if (!now) return 1;
     bool simulated = false;
     for (auto& device : now->devices) {

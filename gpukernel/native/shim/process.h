@@ -43,10 +43,15 @@ struct Process {
     std::vector<std::unique_ptr<Device>> devices;
 };
 
-// Returns the process's state once cuInit has succeeded; nullptr before, and in a forked child.  Where cuInit
-// left the queue because its cell was interrupted, it waits again, since some libraries call cuInit only
-// once.
-Process* process();
+// The process's state once cuInit has succeeded; nullptr before, and in a forked child.
+extern std::atomic<Process*> instance;
+// Where cuInit left the queue because its cell was interrupted, waits again, since some libraries call cuInit
+// only once.
+Process* process_after_a_wait();
+inline Process* process() {
+    Process* const found = instance.load(std::memory_order_acquire);
+    return found ? found : process_after_a_wait();
+}
 // Implements cuInit: reads the lease file, waits for a lease if need be, and connects.
 CUresult initialise();
 
@@ -54,7 +59,10 @@ using libcuda::context_stack;
 extern GPUKERNEL_STATIC_THREAD_LOCAL bool calling_host;  // this thread runs a host function
 
 // Whether the slice has parts of several devices; a process of one has no need to tell them apart.
-inline bool several_devices() { return process() && process()->devices.size() > 1; }
+inline bool several_devices() {
+    const Process* const now = process();
+    return now && now->devices.size() > 1;
+}
 Device* device_at(CUdevice index);      // nullptr for a number that is none
 Context* context_of(CUcontext handle);  // nullptr for a stray handle
 

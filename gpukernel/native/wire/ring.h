@@ -86,11 +86,13 @@ class Ring {
     bool has_room() { return room(1) != 0; }
     bool put(const Socket& socket, const void* data, size_t size, bool more);
     void publish(const Socket& socket);
+    void tell(const Socket& socket);
 
     char* memory_;
     RingHead *in_, *out_;
     char *in_data_, *out_data_;
     uint64_t in_at_ = 0, out_at_ = 0;  // this side's positions; the shared copies are only written
+    uint64_t told_ = 0;                // up to there the writer knows what was read
     uint64_t written_ = 0, read_ = 0;  // the other side's positions, as last seen
     Waiter reading_, writing_;
     const bool worker_;

@@ -17,15 +17,30 @@ using namespace gpukernel::shim;
 namespace wire = gpukernel::wire;
 
 namespace {
-CUresult fill(const Layout& layout, char* block, void** params, void** extra) {
+// Most parameters are pointers and numbers, for which a call of memcpy costs more than the copy.
+inline void copy_parameter(char* to, const void* from, size_t size) {
+    if (size == 8)
+        std::memcpy(to, from, 8);
+    else if (size == 4)
+        std::memcpy(to, from, 4);
+    else
+        std::memcpy(to, from, size);
+}
+
+// Fills a block of layout.bytes, in a buffer of `room` bytes, of which more may be overwritten.
+CUresult fill(const Layout& layout, char* block, size_t room, void** params, void** extra) {
+    constexpr size_t FEW = 64;
     if (!params && !extra && !layout.parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
-    std::memset(block, 0, layout.bytes);
+    if (layout.bytes <= FEW && room >= FEW)
+        std::memset(block, 0, FEW);  // a few instructions, since the size is known here
+    else
+        std::memset(block, 0, layout.bytes);
     if (extra) {
         const gpukernel::libcuda::ParameterBuffer from = gpukernel::libcuda::buffer_of(extra);
         if (from.data) std::memcpy(block, from.data, std::min<size_t>(from.bytes, layout.bytes));
     } else {
         for (size_t i = 0; i < layout.parameters.size(); ++i)
-            std::memcpy(block + layout.parameters[i].offset, params[i], layout.parameters[i].size);
+            copy_parameter(block + layout.parameters[i].offset, params[i], layout.parameters[i].size);
     }
     return CUDA_SUCCESS;
 }
@@ -111,7 +126,7 @@ CUresult pack(Connection& connection, KernelCall& call, void** params, void** ex
     if (CUresult error = layout_of(connection, call.function, call.layout); error != CUDA_SUCCESS)
         return error;
     call.block.resize(call.layout->bytes);
-    return fill(*call.layout, call.block.data(), params, extra);
+    return fill(*call.layout, call.block.data(), call.block.size(), params, extra);
 }
 
 CUresult queue(Connection& connection, const KernelCall& call, CUstream stream) {
@@ -150,7 +165,8 @@ CUresult gpukernel::libcuda::launch(const void* function, const LaunchShape& sha
     if (in_clusters(mode))
         if (CUresult error = possible(shape.sides, mode); error != CUDA_SUCCESS) return error;
     char block[MOST_PARAMETER_BYTES];
-    if (CUresult error = fill(*layout, block, params, extra); error != CUDA_SUCCESS) return error;
+    if (CUresult error = fill(*layout, block, sizeof block, params, extra); error != CUDA_SUCCESS)
+        return error;
     return queue(*connection, function, shape.sides, shape.shared_bytes, mode, stream, block, layout->bytes);
 }
 

@@ -148,8 +148,14 @@ CUresult Connection::await(PendingAnswer& answer) {
         }
         reading_ = true;
         lock.unlock();
-        read_answer();
+        CUresult result;
+        PendingAnswer* const whose = read_answer(answer, result);
         lock.lock();
+        if (whose) {
+            forget(*whose);
+            whose->result = result;
+            whose->done = true;
+        }
         reading_ = false;
         if (sleepers_) answered_.notify_all();
     }
@@ -174,8 +180,11 @@ void print(std::string_view text) {  // what device code printed, in order, wher
 }
 }  // namespace
 
-// Reads one answer, whichever thread it is for.
-void Connection::read_answer() {
+PendingAnswer* Connection::read_answer(PendingAnswer& mine, CUresult& result) {
+    const auto senseless = [this] {
+        lost("an answer made no sense");
+        return nullptr;
+    };
     // Grows only as bytes really come: a false length costs no memory.
     auto read_all = [this](std::vector<char>& to, size_t size) {
         to.clear();
@@ -190,41 +199,40 @@ void Connection::read_answer() {
         wire::FrameHeader header;
         wire::AnswerHead answer;
     } head;
-    if (!read(&head.header, sizeof head.header)) return;
+    if (!read(&head.header, sizeof head.header)) return nullptr;
     if (head.header.call == wire::GOODBYE && head.header.length <= wire::MAX_CALL) {
         std::string reason(head.header.length, 0);
         if (read(reason.data(), reason.size())) goodbye(reason);
-        return;
+        return nullptr;
     }
     PendingAnswer* whose = nullptr;
-    {
+    if (head.header.number == mine.number) {
+        whose = &mine;
+    } else {
         std::lock_guard lock(answers_mutex_);
         if (head.header.number < awaited_.size()) whose = awaited_[head.header.number];
     }
     if (!whose || head.header.call != whose->call || head.header.length < sizeof head.answer ||
         head.header.length > wire::MAX_BODY || !read(&head.answer, sizeof head.answer))
-        return lost("an answer made no sense");
+        return senseless();
     uint32_t left = head.header.length - sizeof head.answer;
-    if (head.answer.printed > left) return lost("an answer made no sense");
+    if (head.answer.printed > left) return senseless();
     if (head.answer.printed) {
         std::vector<char> text;
-        if (!read_all(text, head.answer.printed)) return;
+        if (!read_all(text, head.answer.printed)) return nullptr;
         print({text.data(), text.size()});
         left -= head.answer.printed;
     }
-    const auto result = static_cast<CUresult>(head.answer.result);
+    result = static_cast<CUresult>(head.answer.result);
     if (whose->data && result == CUDA_SUCCESS) {
-        if (left != whose->size) return lost("an answer made no sense");
-        if (!read(whose->data, left)) return;
+        if (left != whose->size) return senseless();
+        if (!read(whose->data, left)) return nullptr;
     } else {
         std::vector<char> nobody_asked;
-        if (!read_all(whose->outputs ? *whose->outputs : nobody_asked, left)) return;
+        if (!read_all(whose->outputs ? *whose->outputs : nobody_asked, left)) return nullptr;
     }
     if (result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY) ++errors;
-    std::lock_guard lock(answers_mutex_);
-    forget(*whose);
-    whose->result = result;
-    whose->done = true;
+    return whose;
 }
 
 bool Connection::read(void* data, size_t size) {

@@ -113,7 +113,9 @@ class Connection {
     bool share_memory(std::string& error);
     void flush_in_time();
     void note_thread(const void* thread);
-    void read_answer();
+    // Reads one answer, mostly the one that `mine` waits for, and says whose it is; nullptr where the
+    // connection is lost.
+    PendingAnswer* read_answer(PendingAnswer& mine, CUresult& result);
     bool read(void* data, size_t size);
     void forget(PendingAnswer& answer);
     void lost(const char* while_doing);  // closes it and prints the reason, once; by the thread that reads

@@ -14,7 +14,11 @@ namespace {
 using wire::CustomCall;
 using wire::DriverCall;
 
-Finished::Stream* find(Connection& connection, uint64_t stream) { return find_stream(connection, stream); }
+// Each request asks for its stream, which mostly is the one before's.
+inline Finished::Stream* find(Connection& connection, uint64_t stream) {
+    const auto& [name, latest] = connection.finished.latest;
+    return latest && name == stream ? latest : find_stream(connection, stream);
+}
 
 // The newest request of this thread that can fail and gets no answer, and its connection.
 GPUKERNEL_STATIC_THREAD_LOCAL std::pair<const Connection*, uint64_t> own_unsure{nullptr, 0};
@@ -280,10 +284,6 @@ void note_recorded(Connection& connection, CUevent event, uint64_t stream) {
 
 bool leaves_work(uint16_t call) { return effect_of(call).work; }
 Change changes_memory(uint16_t call) { return effect_of(call).change; }
-
-uint64_t canonical(uint64_t stream) {
-    return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;
-}
 
 void note_idle(Connection& connection, uint64_t number) {
     std::lock_guard lock(connection.mutex);

@@ -86,7 +86,9 @@ bool leaves_work(uint16_t call);
 enum class Change : uint8_t { none, at_once, by_work };
 Change changes_memory(uint16_t call);
 // Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
-uint64_t canonical(uint64_t stream);
+inline uint64_t canonical(uint64_t stream) {
+    return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;
+}
 
 // Before an event of the shim's own is recorded: it comes after the stream's host functions.
 void gate_event(Connection& connection, uint64_t stream);

@@ -37,13 +37,6 @@ constexpr bool may_change_kernels(uint16_t call) {
             return false;
     }
 }
-constexpr auto CHANGING = [] {
-    std::array<bool, static_cast<size_t>(wire::DriverCall::end)> all{};
-    for (size_t call = 0; call < all.size(); ++call)
-        all[call] = may_change_kernels(static_cast<uint16_t>(call));
-    return all;
-}();
-
 // Whether a handle of a function is a library's kernel: what is set by it is the function's, which has
 // another.
 bool names_a_kernel(Connection& connection, CUfunction function) {
@@ -53,7 +46,12 @@ bool names_a_kernel(Connection& connection, CUfunction function) {
 }
 }  // namespace
 
-bool changes_kernels(uint16_t call) { return call < CHANGING.size() && CHANGING[call]; }
+constinit const std::array<bool, static_cast<size_t>(wire::DriverCall::end)> CHANGING = [] {
+    std::array<bool, static_cast<size_t>(wire::DriverCall::end)> all{};
+    for (size_t call = 0; call < all.size(); ++call)
+        all[call] = may_change_kernels(static_cast<uint16_t>(call));
+    return all;
+}();
 
 std::optional<CUresult> foreseen_cuFuncSetAttribute(Connection& connection, CUfunction function,
                                                     CUfunction_attribute attribute, int value) {

@@ -9,6 +9,8 @@
 #include <map>
 #include <optional>
 
+#include "calls.h"
+
 namespace gpukernel::shim {
 
 class Connection;
@@ -33,6 +35,7 @@ struct Memo {
 std::optional<uint64_t> recall(Connection& connection, const Question& question);
 void remember(Connection& connection, const Question& question, uint64_t answer);
 // Whether a call may change such answers.
-bool changes_kernels(uint16_t call);
+extern const std::array<bool, static_cast<size_t>(wire::DriverCall::end)> CHANGING;
+inline bool changes_kernels(uint16_t call) { return call < CHANGING.size() && CHANGING[call]; }
 
 }  // namespace gpukernel::shim

@@ -8,9 +8,19 @@
 
 namespace gpukernel::shim {
 
+Request::Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream)
+    : connection_(connection), call_(call), lock_(connection.mutex), writer_(connection.buffer()) {
+    begin(stream);
+}
 Request::Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream,
                  std::unique_lock<std::mutex> lock)
     : connection_(connection), call_(call), lock_(std::move(lock)), writer_(connection.buffer()) {
+    begin(stream);
+}
+
+inline void Request::begin(const std::optional<uint64_t>& stream) {
+    Connection& connection = connection_;
+    const uint16_t call = call_;
     open_ = true;
     connection.note_thread();
     if (connection.finished.may_gate()) gate_request(connection, call, stream);

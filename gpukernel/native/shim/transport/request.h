@@ -88,8 +88,7 @@ class Request {
     }
 
   private:
-    Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream)
-        : Request(connection, call, stream, std::unique_lock(connection.mutex)) {}
+    Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream);
     Request(Connection& connection, uint16_t call, std::optional<uint64_t> stream,
             std::unique_lock<std::mutex> lock);
     template <class Message>
@@ -103,6 +102,7 @@ class Request {
         else
             return std::nullopt;
     }
+    void begin(const std::optional<uint64_t>& stream);
     bool close(size_t extra);
     CUresult number(PendingAnswer& answer, size_t size);  // of the request, by which its answer is known
     CUresult exchange(PendingAnswer& mine, const void* data = nullptr, size_t size = 0);
