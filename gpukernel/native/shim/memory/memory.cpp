@@ -19,6 +19,7 @@
 #include "shim/managed/managed.h"
 #include "shim/memory/devices.h"
 #include "shim/memory/virtual_memory.h"
+#include "shim/modules/host_functions.h"
 #include "shim/transport/copies.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
@@ -144,6 +145,7 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
     // way.  Half as many were a tenth slower over a socket; another thread's call comes after all of them.
     constexpr size_t AHEAD = 8;
     PendingAnswer pieces[AHEAD];
+    FunctionsBefore before;
     CUresult first = CUDA_SUCCESS;
     size_t asked = 0, awaited = 0;  // pieces
     for (const size_t all = (bytes + COPY_PIECE - 1) / COPY_PIECE;;) {
@@ -157,9 +159,10 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
             else if (!lock.try_lock())
                 break;
             Request request(connection, wire::CopyToHostRequest{source + from, of, piece}, std::move(lock));
+            if (!asked && connection.finished.may_be_behind()) before = functions_before(connection, request);
             if ((first = request.ask(answer)) == CUDA_SUCCESS) ++asked;
         }
-        if (awaited == asked) return first;
+        if (awaited == asked) return before.any ? come_after(connection, before, first) : first;
         const CUresult result = connection.await(pieces[awaited++ % AHEAD]);
         if (first == CUDA_SUCCESS) first = result;
     }
