@@ -231,3 +231,71 @@ def test_functions_that_are_done_before_their_stream_comes_to_them_are_counted()
             await until(lambda: unused(one))
 
     asyncio.run(story())
+
+
+def test_numbers_of_functions_without_room_are_told_in_their_order_and_gates_have_room_of_their_own() -> None:
+    """Whatever numbers a program takes, what its worker keeps of them has a bound."""
+    introduce, function, following, done, limit = map(
+        call_number,
+        ("introduce", "host_function", "next_host_function", "host_function_done", "cuCtxGetLimit"),
+    )
+    gate = 1 << 63
+
+    def frame(call: int, *words: int) -> bytes:
+        return struct.pack(f"<IHH{len(words)}Q", 8 * len(words), call, 0, *words)
+
+    def fill(one: Worker) -> None:
+        (status, mine), (also, second) = enter(one, one.secret), enter(one, one.secret)
+        assert (status, also) == (WELCOME, WELCOME)
+        mine.sendall(struct.pack("<IHHIIQ", 16, introduce, 0, 1, 0, 77) + frame(function, 0, 1))
+
+        def error() -> int:
+            mine.sendall(struct.pack("<IHHI", 4, limit, 0, 0))
+            length, _, _ = struct.unpack("<IHH", read(mine, 8))
+            return int(struct.unpack("<I", read(mine, length)[:4])[0])
+
+        def told(count: int) -> list[tuple[int, int]]:
+            second.sendall(frame(following, 77) * count)
+            lengths = (struct.unpack("<IHH", read(second, 8))[0] for _ in range(count))
+            return [struct.unpack_from("<Qi", read(second, length), 8) for length in lengths]
+
+        assert (error(), told(1)) == (0, [(1, 0)])
+        mine.sendall(b"".join(frame(function, 0, n) + frame(done, 77, n) for n in range(2, 900)))
+        assert error() == OUT_OF_MEMORY
+        first = told(1)[0][0]
+        assert 100 < first < 800
+        assert told(899 - first) == [(n, OUT_OF_MEMORY) for n in range(first + 1, 900)]
+        mine.sendall(b"".join(frame(function, 0, gate | n) for n in range(1, 257)))
+        assert error() == 0
+        mine.sendall(b"".join(frame(function, 0, gate | n) for n in range(257, 300)))
+        assert error() == OUT_OF_MEMORY
+        assert told(43) == [(gate | n, OUT_OF_MEMORY) for n in range(257, 300)]
+        # Later ones first, and in between: numbers that meet are told in their order.
+        for n in (1009, 1007, 1008, 1005, 1001):
+            mine.sendall(frame(function, 0, n))
+        assert error() == OUT_OF_MEMORY
+        assert told(5) == [(n, OUT_OF_MEMORY) for n in (1001, 1005, 1007, 1008, 1009)]
+        # A program that lies: of every other number no more are kept than there are places.
+        mine.sendall(b"".join(frame(function, 0, 10_000 + 2 * n) for n in range(50_000)))
+        assert error() == OUT_OF_MEMORY
+        kept = told(1000)
+        assert kept == [(10_000 + 2 * n, OUT_OF_MEMORY) for n in range(1000)]
+        second.sendall(frame(following, 77) * 2000)
+        mine.sendall(frame(done, 77, 1))
+        last = 0
+        for _ in range(1000):
+            (length,) = struct.unpack("<I", read(second, 8)[:4])
+            number, status = struct.unpack_from("<Qi", read(second, length), 8)
+            if status != OUT_OF_MEMORY:
+                break
+            last = number
+        assert 12_000 <= last < 10_000 + 2 * 4096
+        mine.close()
+        second.close()
+
+    async def story() -> None:
+        async with worker(host_memory=1 << 18) as one:
+            await asyncio.to_thread(fill, one)
+            await until(lambda: unused(one))
+
+    asyncio.run(story())

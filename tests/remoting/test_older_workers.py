@@ -14,29 +14,33 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.remoting.answers import HANDSHAKE, HEAD, PROOF
-from tests.remoting.conftest import PRELUDE, call_number, worker
+from tests.remoting.conftest import MIB, PRELUDE, call_number, worker
 from tests.remoting.reports import REPORTS
+from tests.remoting.test_reports_without_room import FILL
 from tests.remoting.test_worker import until, unused
 
 DEVICE, NEXT_FUNCTION = call_number("device"), call_number("next_host_function")
 ANSWER = 8  # bytes of an answer's head: the result, and how much text follows
 FEATURES = ANSWER + 316  # where attributes[0] of the device's facts is, whose bits say what a worker knows
-KEEPS_BLOCKS, WANTS_RANGES, TELLS_OF_STREAMS = 1, 16, 32
+KEEPS_BLOCKS, WANTS_RANGES, TELLS_OF_STREAMS, TELLS_OF_REFUSALS = 1, 16, 32, 64
 FUNCTION = ANSWER + 12  # bytes of the news of a function, after which comes what was read early
+OUT_OF_MEMORY = 2
 
 
 @dataclasses.dataclass
 class Age:
-    """The lacks of a worker: features, the calls that go with them, and reads with the news of a function."""
+    """The lacks of a worker: features, the calls that go with them, reads with the news of a function, and news of refused ones."""
 
     features: int = 0
     calls: tuple[str, ...] = ()
     reads: bool = True
+    refusals: bool = True
 
 
 NEWEST = Age()
@@ -44,10 +48,12 @@ OLDER = {
     "tells of no streams": Age(TELLS_OF_STREAMS, ("settle_copies", "report")),
     "reads nothing early": Age(reads=False),
     "keeps no blocks": Age(KEEPS_BLOCKS, ("keep_block", "take_block")),
+    "tells of no refusals": Age(TELLS_OF_REFUSALS, refusals=False),
     "knows nothing of all this": Age(
-        KEEPS_BLOCKS | WANTS_RANGES | TELLS_OF_STREAMS,
+        KEEPS_BLOCKS | WANTS_RANGES | TELLS_OF_STREAMS | TELLS_OF_REFUSALS,
         ("settle_copies", "report", "keep_block", "take_block", "launch_in_range"),
         reads=False,
+        refusals=False,
     ),
 }
 
@@ -62,6 +68,9 @@ class OlderWorker:
         self.asked: collections.Counter[int] = collections.Counter()  # of each call
         self.early = 0  # so often something came with the news of a function
         self.features = 0  # that the newest worker has
+        self.refused = 0  # functions of which the newest one has told that it has no room
+        self.refused_gates = 0  # places among them at which work waits
+        self._next = b""  # the question for the next function
         self._age = age
         self._unknown = {call_number(name) for name in age.calls}
 
@@ -70,6 +79,8 @@ class OlderWorker:
         self.asked[call] += 1
         if call in self._unknown:
             raise OSError("a call that no such worker knows")
+        if call == NEXT_FUNCTION:
+            self._next = bytes(frame)
         return bytes(frame)
 
     def _answer(self, frame: bytearray) -> bytes:
@@ -78,6 +89,11 @@ class OlderWorker:
         if call == DEVICE:
             (self.features,) = struct.unpack_from("<i", body, FEATURES)
             struct.pack_into("<i", body, FEATURES, self.features & ~self._age.features)
+        if call == NEXT_FUNCTION and body[ANSWER + 8 : FUNCTION] == struct.pack("<i", OUT_OF_MEMORY):
+            self.refused += 1
+            self.refused_gates += body[ANSWER + 7] >> 7  # the number's highest bit
+            if not self._age.refusals:
+                return b""
         if call == NEXT_FUNCTION and self._age.reads:
             self.early += len(body) > FUNCTION
         elif call == NEXT_FUNCTION:
@@ -100,7 +116,10 @@ class OlderWorker:
                     handshake, kept = max(0, handshake - len(kept)), kept[handshake:]
                 while len(kept) >= HEAD.size and len(kept) >= (end := HEAD.size + HEAD.unpack_from(kept)[0]):
                     frame, kept = kept[:end], kept[end:]
-                    target.sendall(change(frame))
+                    if changed := change(frame):
+                        target.sendall(changed)
+                    else:  # the next one is the question's answer
+                        source.sendall(self._next)
         for one in (source, target):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
@@ -143,15 +162,19 @@ STEPS = {
 
 
 def runs(age: Age, step: str) -> OlderWorker:
-    code = f"{REPORTS}\nnews = threading.Event()\nfor i in range(12):\n    {step}\nok(d.cuCtxSynchronize())"
+    return program(
+        age, f"news = threading.Event()\nfor i in range(12):\n    {step}\nok(d.cuCtxSynchronize())"
+    )
 
+
+def program(age: Age, code: str, **options: Any) -> OlderWorker:
     async def story() -> OlderWorker:
-        async with worker() as one:
+        async with worker(**options) as one:
             environment = one.environment(kind="tcp", shared_memory=False)
             with of_age(age, environment) as older:
                 done = await asyncio.to_thread(
                     subprocess.run,
-                    [sys.executable, "-c", PRELUDE + code],
+                    [sys.executable, "-c", f"{PRELUDE}{REPORTS}\n{code}"],
                     env=environment,
                     capture_output=True,
                     text=True,
@@ -190,3 +213,32 @@ def test_the_newest_worker_is_asked_what_older_ones_do_not_know(
     newest = runs(NEWEST, STEPS[step])
     assert all(newest.asked[call_number(name)] for name in calls)
     assert not early or newest.early
+
+
+@pytest.mark.parametrize("age", ["tells of no refusals", "knows nothing of all this"])
+def test_who_waits_is_not_kept_by_functions_that_an_older_worker_had_no_room_for(age: str) -> None:
+    """Nobody tells the program which ones they were, so those that were taken are all that it waits for."""
+    code = (
+        FILL
+        + """
+d.cuMemsetD32Async(flag, 1, 1, u); on.set()
+for wait, *arguments in ((d.cuStreamSynchronize, s), (d.cuCtxSynchronize,), (d.cuMemcpyDtoHAsync, h, p, 4, s), (lambda: d.cuEventRecord(f, s) and d.cuEventSynchronize(f),)): first(wait, *arguments); assert 100 < len(ran) < N and ran == list(range(len(ran)))
+n = len(ran); note(1); ok(d.cuStreamSynchronize(s)); assert len(ran) == n + 1
+"""
+    )
+    older = program(OLDER[age], code, host_memory=MIB // 4)
+    assert older.refused  # of which it heard nothing
+
+
+def test_the_newest_worker_tells_of_each_function_and_gate_that_it_has_no_room_for() -> None:
+    """Gates among them: otherwise waits behind those would show nothing (test_refused_functions.py)."""
+    code = (
+        FILL
+        + """
+for i in range(300): call(lambda: None); d.cuMemsetD32Async(q, i, 1, s)
+d.cuMemsetD32Async(flag, 1, 1, u); on.set(); first(d.cuCtxSynchronize); assert 100 < len(ran) < N
+"""
+    )
+    newest = program(NEWEST, code, host_memory=MIB // 4)
+    assert newest.refused > 300
+    assert newest.refused_gates > 40

@@ -108,6 +108,7 @@ bool learn(Device& device) {
         device.facts.attributes[BY_DESCRIPTOR] = device.facts.known[BY_DESCRIPTOR] = 1;
     }
     device.connection.tells_of_streams = device.facts.attributes[0] & wire::TELLS_OF_STREAMS;
+    device.connection.tells_of_refusals = device.facts.attributes[0] & wire::TELLS_OF_REFUSALS;
     allow_spares_of(device);
     return true;
 }

@@ -153,6 +153,10 @@ struct EarlyRead {
 };
 constexpr size_t MOST_EARLY_READS = 8, MOST_EARLY_BYTES = 1 << 10;  // of one function, of one read
 
+// The bit of a host function's number that says that it is a gate: no function, but a place where later work
+// waits for functions that were taken before.  A worker that has no room for functions has some for gates.
+constexpr uint64_t GATE = uint64_t{1} << 63;
+
 // The operations of `virtual_memory`: arguments → answer.  Addresses and handles are the program's own; sizes
 // are in bytes.
 enum class VirtualMemory : uint32_t {

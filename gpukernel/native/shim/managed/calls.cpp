@@ -5,6 +5,7 @@
 #include "shim/graphs/capture.h"
 #include "shim/managed/pages.h"
 #include "shim/memory/devices.h"
+#include "shim/memory/memory.h"
 #include "shim/modules/host_functions.h"
 #include "shim/transport/request.h"
 
@@ -143,11 +144,14 @@ DeviceWait managed_cuEventQuery(Connection& c, CUevent) { return DeviceWait(c); 
 // Copies that need no device, or two.
 Done local_cuMemcpyDtoDAsync_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                 CUstream stream) {
+    if (auto done = copy_pinned(c, to, from, bytes, stream ? stream : CU_STREAM_LEGACY)) return done;
     if (auto done = copy_between_devices(to, from, bytes, stream)) return done;
     return copy_here(c, to, from, bytes, Ends::device);
 }
 Done local_cuMemcpyDtoD_v2(Connection& c, CUdeviceptr to, CUdeviceptr from, size_t bytes) {
-    return local_cuMemcpyDtoDAsync_v2(c, to, from, bytes, nullptr);
+    if (auto done = copy_pinned(c, to, from, bytes, nullptr)) return done;
+    if (auto done = copy_between_devices(to, from, bytes, nullptr)) return done;
+    return copy_here(c, to, from, bytes, Ends::device);
 }
 
 // The memory that each call uses.
@@ -258,11 +262,21 @@ std::optional<unsigned> gpukernel::libcuda::mapped_flags(const void* pointer) {
 CUresult gpukernel::shim::before_managed(Connection& connection) {
     return has_managed() ? CUDA_SUCCESS : finish_host_calls(connection);
 }
-CUresult gpukernel::shim::adopt_pinned(Device& device, CUdeviceptr address, uint64_t bytes) {
+CUresult gpukernel::shim::adopt_pinned(Device& device, CUdeviceptr address, uint64_t room, uint64_t bytes) {
     ManagedLock lock(managed().mutex);
-    const CUresult result = adopt(device, address, bytes);
-    if (result == CUDA_SUCCESS) managed().allocations[address]->host_flags = 0;
-    return result;
+    const CUresult result = adopt(device, address, room);
+    if (result != CUDA_SUCCESS) return result;
+    ManagedAllocation& a = *managed().allocations[address];
+    a.host_flags = 0, a.bytes = bytes;
+    return CUDA_SUCCESS;
+}
+std::optional<uint64_t> gpukernel::shim::mapped_bytes(CUdeviceptr address) {
+    if (!has_managed() || holds_managed()) return std::nullopt;
+    ManagedLock lock(managed().mutex);
+    const ManagedAllocation* a = managed().find(address);
+    if (!a || !a->host_flags) return std::nullopt;
+    const uint64_t inside = address - a->address;
+    return inside < a->bytes ? a->bytes - inside : 0;
 }
 std::optional<CUresult> gpukernel::shim::free_mapped(const void* pointer) {
     if (!has_managed()) return std::nullopt;

@@ -115,8 +115,10 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
 
 // Before the program's first managed memory is made: what is on its way and may touch it is finished.
 CUresult before_managed(Connection& connection);
-// Makes pinned memory, whole units reserved here, memory that kernels reach.
-CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t bytes);
+// Makes pinned memory of so many bytes, with whole units reserved here, memory that kernels reach.
+CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t room, uint64_t bytes);
+// How much of mapped host memory there is from `address` on; nothing where that is something else.
+std::optional<uint64_t> mapped_bytes(CUdeviceptr address);
 // Registered memory that kernels reach (mirrors.cpp).
 struct RegisteredMemory {
     uint64_t address, bytes;

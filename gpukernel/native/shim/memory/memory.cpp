@@ -1,24 +1,19 @@
-// Copies between host and device; pinned host memory, which is ordinary memory of this process; pointer
-// attributes.
+// Copies between host and device; pointer attributes.
 #include "shim/memory/memory.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <map>
-#include <mutex>
-#include <shared_mutex>
 
 #include "libcuda/library.h"
 #include "shim/graphs/capture.h"
 #include "shim/graphs/memory.h"
 #include "shim/managed/managed.h"
 #include "shim/memory/devices.h"
-#include "shim/memory/virtual_memory.h"
+#include "shim/modules/host_functions.h"
 #include "shim/transport/copies.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
@@ -30,81 +25,9 @@ namespace wire = gpukernel::wire;
 namespace {
 constexpr size_t SMALL =
     16 << 10;  // a copy that is queued with the calls around it instead of being sent at once
-
-std::mutex host_mutex;
-struct HostMemory {
-    size_t bytes;
-    uint64_t room;       // whole units, reserved for it; 0: the program's own memory,
-    unsigned flags = 0;  // registered with these
-};
-// What cuMemHostAlloc gave and cuMemHostRegister named, but for what kernels have used: that is managed
-// memory.
-std::map<uint64_t, HostMemory> host_memory;
-std::atomic<size_t> allocated{0};  // how many of them cuMemHostAlloc gave
-// Shared by copies that write to host memory, which does not become managed memory meanwhile.
-std::shared_mutex writing;
-
-std::map<uint64_t, HostMemory>::iterator host_memory_at(uint64_t address) {  // under host_mutex
-    auto it = host_memory.upper_bound(address);
-    if (it == host_memory.begin()) return host_memory.end();
-    --it;
-    return address - it->first < it->second.bytes ? it : host_memory.end();
-}
-// The registered memory that contains `address`.
-std::optional<RegisteredMemory> registered_at(uint64_t address) {
-    std::lock_guard lock(host_mutex);
-    const auto it = host_memory_at(address);
-    if (it == host_memory.end() || it->second.room) return std::nullopt;
-    return RegisteredMemory{it->first, it->second.bytes, it->second.flags};
-}
-std::optional<HostMemory> host_at(uint64_t address) {
-    std::lock_guard lock(host_mutex);
-    const auto it = host_memory_at(address);
-    return it == host_memory.end() ? std::nullopt : std::optional(it->second);
-}
-bool is_host(uint64_t address) { return host_at(address).has_value(); }
-
-CUresult map_here(uint64_t address) {
-    if (!allocated) return CUDA_SUCCESS;
-    if (const auto found = host_at(address); !found || !found->room) return CUDA_SUCCESS;
-    GPUKERNEL_CURRENT(connection);
-    if (CUresult error = before_managed(*connection); error != CUDA_SUCCESS) return error;
-    std::lock_guard none_writes(writing);
-    std::lock_guard lock(host_mutex);
-    const auto it = host_memory_at(address);
-    if (it == host_memory.end() || !it->second.room) return CUDA_SUCCESS;  // another thread was first
-    const CUresult error = adopt_pinned(*context_stack().back()->device, it->first, it->second.room);
-    if (error == CUDA_ERROR_OUT_OF_MEMORY)
-        complain("pinned memory that a kernel uses counts against the slice, which has no room for these " +
-                 std::to_string(it->second.room >> 20) + " MiB.");
-    if (error != CUDA_SUCCESS) return error;
-    host_memory.erase(it);
-    --allocated;
-    return CUDA_SUCCESS;
-}
-
 }  // namespace
 
 namespace gpukernel::shim {
-
-CUresult map_parameters(const char* block, size_t bytes) {
-    if (!allocated) return CUDA_SUCCESS;
-    for (size_t i = 0; i + sizeof(uint64_t) <= bytes; i += sizeof(uint64_t)) {
-        uint64_t word;
-        std::memcpy(&word, block + i, sizeof word);
-        if (word - QUIET_FROM >= QUIET_BYTES) continue;
-        if (CUresult error = map_here(word); error != CUDA_SUCCESS) return error;
-    }
-    return CUDA_SUCCESS;
-}
-
-CUresult reach_host(CUdeviceptr& address) {
-    const auto found = host_at(address);
-    if (!found) return CUDA_SUCCESS;
-    if (found->room) return map_here(address);
-    if (found->flags & CU_MEMHOSTREGISTER_READ_ONLY) return CUDA_ERROR_INVALID_VALUE;
-    return libcuda::registered_pointer(reinterpret_cast<void*>(address), address);
-}
 
 CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
                          CUstream stream) {
@@ -144,6 +67,7 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
     // way.  Half as many were a tenth slower over a socket; another thread's call comes after all of them.
     constexpr size_t AHEAD = 8;
     PendingAnswer pieces[AHEAD];
+    FunctionsBefore before;
     CUresult first = CUDA_SUCCESS;
     size_t asked = 0, awaited = 0;  // pieces
     for (const size_t all = (bytes + COPY_PIECE - 1) / COPY_PIECE;;) {
@@ -157,9 +81,10 @@ CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr
             else if (!lock.try_lock())
                 break;
             Request request(connection, wire::CopyToHostRequest{source + from, of, piece}, std::move(lock));
+            if (!asked && connection.finished.may_be_behind()) before = functions_before(connection, request);
             if ((first = request.ask(answer)) == CUDA_SUCCESS) ++asked;
         }
-        if (awaited == asked) return first;
+        if (awaited == asked) return before.any ? come_after(connection, before, first) : first;
         const CUresult result = connection.await(pieces[awaited++ % AHEAD]);
         if (first == CUDA_SUCCESS) first = result;
     }
@@ -185,8 +110,29 @@ bool is_of_device(Connection& connection, const void* address, size_t bytes) {
     return errno == ENOMEM && on_device(connection, at);
 }
 
+// A copy between two places of the program's memory, in the order of a stream.
+CUresult within_host(void* to, const void* from, size_t bytes, CUstream stream) {
+    if (bytes && (!to || !from)) return CUDA_ERROR_INVALID_VALUE;
+    if (CUresult error = cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
+    const std::shared_lock writes = write_to_host();
+    std::memmove(to, from, bytes);
+    return CUDA_SUCCESS;
+}
+CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
+                 CUstream stream);
+
+// Pinned memory that no kernel has used may be given by its address on the device: its bytes are here.
 CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
                    CUstream stream) {
+    const Pinned target = pinned_at(destination, bytes);
+    if (target == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+    if (target == Pinned::here) {
+        void* const there = reinterpret_cast<void*>(destination);
+        const auto from = reinterpret_cast<uint64_t>(source);
+        return is_managed(from) || is_of_device(connection, source, bytes)
+                   ? to_host(connection, there, from, bytes, stream)
+                   : within_host(there, source, bytes, stream);
+    }
     if (auto done =
             managed_copy(connection, destination, reinterpret_cast<uint64_t>(source), bytes, true, stream))
         return *done;
@@ -197,8 +143,16 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
 }
 CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                  CUstream stream) {
-    const std::shared_lock writes =
-        allocated ? std::shared_lock(writing) : std::shared_lock<std::shared_mutex>();
+    const Pinned from = pinned_at(source, bytes);
+    if (from == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+    if (from == Pinned::here) {
+        const void* const here = reinterpret_cast<const void*>(source);
+        const auto to = reinterpret_cast<uint64_t>(destination);
+        return is_managed(to) || is_of_device(connection, destination, bytes)
+                   ? to_device(connection, to, here, bytes, stream)
+                   : within_host(destination, here, bytes, stream);
+    }
+    const std::shared_lock writes = write_to_host();
     if (auto done =
             managed_copy(connection, reinterpret_cast<uint64_t>(destination), source, bytes, false, stream))
         return *done;
@@ -209,7 +163,7 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
 }
 
 bool on_device(Connection& connection, CUdeviceptr address) {
-    if (is_host(address)) return false;
+    if (host_at(address)) return false;
     if (is_managed(address) || is_graph_memory(address)) return true;  // which may not be mapped yet
     Request request(connection, wire::PointerAttributeRequest{CU_POINTER_ATTRIBUTE_MEMORY_TYPE, address});
     return request.send() == CUDA_SUCCESS &&
@@ -218,15 +172,15 @@ bool on_device(Connection& connection, CUdeviceptr address) {
 
 CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
     GPUKERNEL_CURRENT(connection);
+    for (const CUdeviceptr each : {dst, src})
+        if (pinned_at(each, bytes) == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
     if (auto done = copy_between_devices(dst, src, bytes, stream)) return *done;
     const bool to = on_device(*connection, dst), from = on_device(*connection, src);
     if (!connection->alive()) return GONE;
     if (to && from) return cuMemcpyDtoDAsync(dst, src, bytes, stream);
     if (to) return to_device(*connection, dst, reinterpret_cast<void*>(src), bytes, stream);
     if (from) return to_host(*connection, reinterpret_cast<void*>(dst), src, bytes, stream);
-    if (CUresult error = cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
-    std::memmove(reinterpret_cast<void*>(dst), reinterpret_cast<void*>(src), bytes);
-    return CUDA_SUCCESS;
+    return within_host(reinterpret_cast<void*>(dst), reinterpret_cast<void*>(src), bytes, stream);
 }
 
 // After a synchronous copy registered memory holds what earlier kernels of the default stream wrote.
@@ -278,12 +232,23 @@ CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& p) {
     return copy;
 }
 
+std::optional<CUresult> copy_pinned(Connection& connection, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                    CUstream stream) {
+    const Pinned target = pinned_at(to, bytes), source = pinned_at(from, bytes);
+    if (target == Pinned::beyond || source == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+    if (target == Pinned::here) return to_host(connection, reinterpret_cast<void*>(to), from, bytes, stream);
+    if (source == Pinned::here)
+        return to_device(connection, to, reinterpret_cast<const void*>(from), bytes, stream);
+    return std::nullopt;
+}
+
 CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t bytes, CUstream stream) {
     void *const there = reinterpret_cast<void*>(to.address), *const here =
                                                                  reinterpret_cast<void*>(from.address);
     if (to.host && from.host) return std::memmove(there, here, bytes), CUDA_SUCCESS;
     if (from.host) return to_device(connection, to.address, here, bytes, stream);
     if (to.host) return to_host(connection, there, from.address, bytes, stream);
+    if (auto done = copy_pinned(connection, to.address, from.address, bytes, stream)) return *done;
     if (auto done = copy_here(connection, to.address, from.address, bytes, Ends::device)) return *done;
     const DeviceWork work(connection, stream, {{to.address, bytes, true}, {from.address, bytes, false}});
     const uint64_t of = stream_name(connection, stream);
@@ -382,6 +347,8 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
             return *captured;
     }
     if (&to == &from) {
+        const CUstream order = hStream ? hStream : CU_STREAM_LEGACY;
+        if (auto done = copy_pinned(to, dstDevice, srcDevice, ByteCount, order)) return *done;
         if (auto done = copy_here(to, dstDevice, srcDevice, ByteCount, Ends::device)) return *done;
         const DeviceWork work(to, hStream, {{dstDevice, ByteCount, true}, {srcDevice, ByteCount, false}});
         const uint64_t of = stream_name(to, hStream);
@@ -412,96 +379,6 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                               CUcontext srcContext, size_t ByteCount) {
     return cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr);
-}
-
-// --- host memory ---
-
-CUresult gpukernel::libcuda::host_memory_usable() { return initialised(); }
-CUresult gpukernel::libcuda::allocate_pinned(void** pointer, size_t bytes) {
-    constexpr uint64_t UNIT = 2 << 20;
-    if (bytes > SIZE_MAX - UNIT) return CUDA_ERROR_OUT_OF_MEMORY;
-    const uint64_t room = (bytes + UNIT - 1) / UNIT * UNIT;
-    const CUdeviceptr address = reserve_here(room);
-    void* const memory = reinterpret_cast<void*>(address);
-    if (!address) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (::mprotect(memory, room, PROT_READ | PROT_WRITE) != 0) {
-        free_here(address, room);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
-    if (bytes < UNIT) ::madvise(memory, room, MADV_NOHUGEPAGE);
-    {
-        std::lock_guard lock(host_mutex);
-        host_memory[address] = {bytes, room};
-        ++allocated;
-    }
-    *pointer = memory;
-    return CUDA_SUCCESS;
-}
-CUresult gpukernel::libcuda::map_pinned(const void* pointer) {
-    return map_here(reinterpret_cast<uint64_t>(pointer));
-}
-CUresult gpukernel::libcuda::registered_pointer(const void* pointer, CUdeviceptr& address) {
-    GPUKERNEL_CURRENT(connection);
-    const auto inside = reinterpret_cast<uint64_t>(pointer);
-    const auto found = registered_at(inside);
-    if (!found) return CUDA_ERROR_INVALID_VALUE;
-    if (capturing())
-        if (Captured captured = captured_unsafe(*connection, false)) return *captured;
-    CUdeviceptr first = 0;
-    const CUresult error = mirror(*context_stack().back()->device, *found, first);
-    if (error == CUDA_ERROR_OUT_OF_MEMORY)
-        complain(
-            "registered memory that a kernel uses counts against the slice, which has no room for these " +
-            std::to_string(found->bytes >> 20) + " MiB.");
-    if (error == CUDA_SUCCESS) address = first + (inside - found->address);
-    return error;
-}
-bool gpukernel::libcuda::is_pinned(const void* pointer) {
-    return is_host(reinterpret_cast<uint64_t>(pointer));
-}
-
-CUresult CUDAAPI cuMemFreeHost(void* p) {
-    GPUKERNEL_CURRENT(connection);
-    if (!p) return CUDA_SUCCESS;
-    if (auto done = free_mapped(p)) return *done;
-    std::lock_guard lock(host_mutex);
-    const auto it = host_memory.find(reinterpret_cast<uint64_t>(p));
-    if (it == host_memory.end() || !it->second.room) return CUDA_ERROR_INVALID_VALUE;
-    free_here(it->first,
-              it->second.room);  // no copy reads it, since copies send their bytes before they return
-    host_memory.erase(it);
-    --allocated;
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemHostRegister(void* p, size_t bytesize, unsigned int Flags) {
-    GPUKERNEL_CURRENT(connection);
-    constexpr unsigned known =
-        CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP | CU_MEMHOSTREGISTER_READ_ONLY;
-    const auto start = reinterpret_cast<uint64_t>(p);
-    if (Flags & CU_MEMHOSTREGISTER_IOMEMORY)
-        return gpukernel::unsupported("memory of another device (CU_MEMHOSTREGISTER_IOMEMORY)");
-    if (!p || !bytesize || (Flags & ~known) || bytesize > UINT64_MAX - start) return CUDA_ERROR_INVALID_VALUE;
-    if (gpukernel::libcuda::mapped_flags(p)) return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
-    std::lock_guard lock(host_mutex);
-    auto next = host_memory.lower_bound(start);
-    if ((next != host_memory.end() && next->first - start < bytesize) ||
-        (next != host_memory.begin() && start - std::prev(next)->first < std::prev(next)->second.bytes))
-        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;  // a part of it is enough
-    host_memory.emplace(start, HostMemory{bytesize, 0, Flags});
-    return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemHostUnregister(void* p) {
-    GPUKERNEL_CURRENT(connection);
-    const auto start = reinterpret_cast<uint64_t>(p);
-    if (!is_host(start)) return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
-    if (const auto found = registered_at(start); !found || found->address != start)
-        return CUDA_ERROR_INVALID_VALUE;
-    end_mirrors(start);
-    std::lock_guard lock(host_mutex);
-    host_memory.erase(start);
-    return CUDA_SUCCESS;
 }
 
 // --- pointer attributes ---

@@ -1,6 +1,7 @@
 // Copies between host memory, device memory and arrays.
 #pragma once
 
+#include "shim/memory/host_memory.h"
 #include "shim/process.h"
 #include "shim/transport/connection.h"
 
@@ -19,17 +20,16 @@ CUresult write_to_device(Connection& connection, CUdeviceptr destination, const 
 CUresult read_from_device(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                           CUstream stream);
 
-// Lets the device reach the pinned memory whose addresses are among a kernel's parameters.
-CUresult map_parameters(const char* block, size_t bytes);
-// The same for memory that is to be filled; the address of registered memory becomes the device's.
-CUresult reach_host(CUdeviceptr& address);
-
 // One end of a contiguous copy.
 struct CopyEnd {
     bool host;
     uint64_t address;
 };
 CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t bytes, CUstream stream);
+// Makes a copy between addresses of the device where one is of pinned memory that no kernel has used; nothing
+// where none is.
+std::optional<CUresult> copy_pinned(Connection& connection, CUdeviceptr to, CUdeviceptr from, size_t bytes,
+                                    CUstream stream);
 
 // --- attributes.cpp ---
 CUresult get_sync_memops(CUdeviceptr ptr, unsigned& value);

@@ -164,6 +164,18 @@ CUresult copy_pitched(Connection& connection, const CUDA_MEMCPY3D& asked, CUstre
     const PitchedCopy extent{stream_name(connection, stream), copy.WidthInBytes, copy.Height, copy.Depth};
     Side from = source_of(copy), to = destination_of(copy);
     if (!whole(extent) || !settle(from, extent) || !settle(to, extent)) return CUDA_ERROR_INVALID_VALUE;
+    const bool either[] = {asked.srcMemoryType == CU_MEMORYTYPE_UNIFIED,
+                           asked.dstMemoryType == CU_MEMORYTYPE_UNIFIED};
+    bool pinned = false;
+    for (Side* side : {&from, &to}) {
+        if (side->array || (side->host && !either[side == &to])) continue;
+        const Pinned there =
+            pinned_at(side->place.address, use_of({false, false, side->place}, extent, false).bytes);
+        if (there == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+        if (there == Pinned::here) side->host = pinned = true;
+    }
+    if (pinned && from.host && to.host)  // which is no work of the device
+        if (CUresult error = cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
     for (Side* side : {&from, &to}) {  // managed memory counts as the device's, whatever type the caller gave
         const Connection* owner = side->host ? managed_at(side->place.address) : nullptr;
         if (owner && owner != &connection && !from.array && !to.array)

@@ -66,6 +66,8 @@ class Connection {
     void name_images(std::string_view salt) { image_salt_ = salt; }
     // Whether the worker knows settle_copies and report.
     bool tells_of_streams = false;
+    // Whether it says by their numbers which host functions it has no room for.
+    bool tells_of_refusals = false;
     bool keeps_images() const { return !image_salt_.empty(); }
     std::string_view image_salt() const { return image_salt_; }
 

@@ -278,7 +278,8 @@ void note_recorded(Connection& connection, CUevent event, uint64_t stream) {
     const Finished::Stream* const in = find(connection, stream);
     if (in) connection.finished.sure = number;
     found->number = in && done(connection, stream) ? 0 : number;
-    found->stream = stream, found->call = in ? in->call : 0, found->reported = false;
+    found->stream = stream, found->reported = false;
+    found->call = in ? std::max(in->call, in->gate.call) : 0;
     found->other = in ? std::max(in->other, connection.finished.anywhere) : number;
 }
 
@@ -405,26 +406,33 @@ bool is_done(Connection& connection, CUstream stream) {
            (done(connection, of) || idle(connection) || settle_copies(connection, of));
 }
 
-Settles settles(Connection& connection, uint64_t stream) {
-    look_at_reads(connection);
-    const Finished& finished = connection.finished;
-    if (!find(connection, stream) || std::max(finished.changes, finished.gone) > finished.all)
-        return Settles::no;
-    // Which requests of which stream are finished when it comes there.
-    std::unordered_map<uint64_t, uint64_t> finished_then{{stream, UINT64_MAX}};
+std::unordered_map<uint64_t, uint64_t> finished_with(Connection& connection, uint64_t stream, uint64_t number,
+                                                     uint64_t& call) {
+    std::unordered_map<uint64_t, uint64_t> finished{{stream, number}};
     for (std::vector<uint64_t> left{stream}; !left.empty();) {
-        const uint64_t name = left.back(), up_to = finished_then[name];
+        const uint64_t name = left.back(), up_to = finished[name];
         left.pop_back();
         const Finished::Stream* const of = find(connection, name);
         if (!of) continue;
         for (const Finished::Join& join : of->joins) {
             if (join.number > up_to) continue;
-            uint64_t& then = finished_then[join.event.stream];
+            call = std::max(call, join.event.call);
+            uint64_t& then = finished[join.event.stream];
             if (then >= join.event.number) continue;
             then = join.event.number;
             left.push_back(join.event.stream);
         }
     }
+    return finished;
+}
+
+Settles settles(Connection& connection, uint64_t stream) {
+    look_at_reads(connection);
+    const Finished& finished = connection.finished;
+    if (!find(connection, stream) || std::max(finished.changes, finished.gone) > finished.all)
+        return Settles::no;
+    uint64_t call = 0;
+    const auto finished_then = finished_with(connection, stream, UINT64_MAX, call);
     Settles all = Settles::yes;
     for (const auto& [name, of] : finished.streams) {
         const auto then = finished_then.find(name);

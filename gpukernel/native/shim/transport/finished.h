@@ -71,8 +71,11 @@ struct Finished {
     std::atomic<uint64_t> told{0};  // which an answer to a request from this one on has told of
     uint64_t calls = 0;             // host functions given to the program to run,
     std::atomic<uint64_t> run{0};   // and how many it has run, in their order
-    std::atomic<int> open{0};       // functions that the worker reports without waiting for them
-    bool may_gate() const { return run < calls || open; }
+    std::atomic<int> given{0};      // functions that the worker was given to report, and are not over
+    bool may_gate() const { return run < calls || given; }
+    std::atomic<uint64_t> refused{0};  // the newest request of a function that had an error
+    // Whether a wait may come after functions, or have an error of one to tell.
+    bool may_be_behind() const { return may_gate() || refused > told; }
     // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
     std::unordered_map<uint64_t, Stream> streams{{1, {.blocks = true, .joins = {}}}};
     std::pair<uint64_t, Stream*> latest{};  // the one that was asked for last, as long as no stream ends
@@ -85,6 +88,10 @@ bool leaves_work(uint16_t call);
 // it, or is left as work.
 enum class Change : uint8_t { none, at_once, by_work };
 Change changes_memory(uint16_t call);
+// Which requests of which streams are finished once those of `stream` up to `number` are: by their streams,
+// the newest ones.  Under the mutex; `call` becomes at least the host function that they come after.
+std::unordered_map<uint64_t, uint64_t> finished_with(Connection& connection, uint64_t stream, uint64_t number,
+                                                     uint64_t& call);
 // Of the two numbers of the legacy stream, one (0 is also that of a synchronous copy, which waits for it).
 inline uint64_t canonical(uint64_t stream) {
     return stream == 0 ? reinterpret_cast<uint64_t>(CU_STREAM_LEGACY) : stream;

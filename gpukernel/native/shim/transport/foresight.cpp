@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "shim/managed/managed.h"
+#include "shim/modules/host_functions.h"
 #include "shim/modules/local_calls.h"
 #include "shim/transport/request.h"
 
@@ -27,6 +28,7 @@ CUresult wait_and_read_ahead(Connection& connection) {
     Foresight& foresight = connection.foresight;
     std::vector<char> outputs, data;
     PendingAnswer wait{static_cast<uint16_t>(wire::DriverCall::cuCtxSynchronize), nullptr, 0, &outputs}, read;
+    FunctionsBefore before;
     uint64_t number;
     bool asked = false;
     {
@@ -34,6 +36,7 @@ CUresult wait_and_read_ahead(Connection& connection) {
         if (foresight.is_ahead.exchange(false)) foresight.expected.reset();  // the last one was for nothing
         if (!may_read_ahead(connection)) foresight.expected.reset();
         const auto expected = foresight.expected;
+        if (connection.finished.may_be_behind()) before = functions_before(connection, request);
         const CUresult error = expected ? request.ask_with_next(wait) : request.ask(wait);
         if (error != CUDA_SUCCESS) return error;
         if (expected) {
@@ -50,11 +53,11 @@ CUresult wait_and_read_ahead(Connection& connection) {
             number = note_wait(foresight);
         }
     }
-    const CUresult result = connection.await(wait);
+    CUresult result = connection.await(wait);
     note_answer(connection, number);
-    if (result == CUDA_SUCCESS) note_idle(connection, number);
     const bool there = asked && connection.await(read) == CUDA_SUCCESS && result == CUDA_SUCCESS;
-    if (result == CUDA_SUCCESS) foresight.over = number;
+    if (before.any) result = come_after(connection, before, result);
+    if (result == CUDA_SUCCESS) note_idle(connection, number), foresight.over = number;
     if (asked) {
         std::lock_guard lock(connection.mutex);
         if (there && foresight.requests == number && may_read_ahead(connection))

@@ -28,12 +28,11 @@ bool is_polled(Connection& connection, CUevent event, uint64_t stream) {
 }
 
 void ask_for_report(Connection& connection, CUevent event, uint64_t stream) {
-    const uint64_t number = expect_report(connection);
-    if (!number) return;
+    if (!expect_report(connection)) return;
     std::lock_guard lock(connection.mutex);
     Finished::Recording* const found = find_event(connection, event);
-    if (!found || !found->number || found->stream != stream) return forget_report(connection, number);
-    add_report(connection, stream, number);
+    if (!found || !found->number || found->stream != stream) return forget_report(connection);
+    add_report(connection, stream);
     found->reported = true, found->asked = Clock::now();
     if (Finished::Stream* const of = find_stream(connection, stream); of && of->reports) --of->reports;
 }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "shim/managed/managed.h"
+#include "shim/modules/host_functions.h"
 
 namespace gpukernel::shim {
 
@@ -86,12 +87,14 @@ CUresult Request::send_into(void* data, size_t size) {
 }
 
 CUresult Request::exchange(PendingAnswer& mine, const void* data, size_t size) {
+    FunctionsBefore before;
+    if (connection_.finished.may_be_behind()) before = functions_before(connection_, *this);
     if (const CUresult error = ask(mine, data, size); error != CUDA_SUCCESS) return error;
     lock_.unlock();  // other threads may make requests while this one waits
     open_ = false;
     const CUresult result = connection_.await(mine);
     note_answer(connection_, number_);
-    return result;
+    return before.any ? come_after(connection_, before, result) : result;
 }
 
 CUresult Request::ask(PendingAnswer& answer, const void* data, size_t size) {

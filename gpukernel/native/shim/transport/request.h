@@ -45,6 +45,9 @@ class Request {
     // Whether this thread is in the middle of a request and so cannot make another.
     static bool is_open() { return open_; }
     uint64_t number() const { return number_; }  // among the connection's requests
+    uint16_t call() const { return call_; }
+    // What has been put into it.
+    const char* body() const { return connection_.buffer().data() + start_ + sizeof(wire::FrameHeader); }
     uint64_t name_handle() {
         uint64_t name = connection_.next_name();
         put(name);

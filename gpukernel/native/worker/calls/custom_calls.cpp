@@ -48,8 +48,8 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
     facts.known[CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED] = 1;
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
-    facts.attributes[0] =
-        wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS | wire::TELLS_OF_STREAMS;
+    facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS |
+                          wire::TELLS_OF_STREAMS | wire::TELLS_OF_REFUSALS;
     if (session.cuda().set_range) facts.attributes[0] |= wire::WANTS_RANGES;
     if (facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
         facts.attributes[0] |= wire::SHARES_PHYSICAL;

@@ -8,23 +8,28 @@
 
 namespace gpukernel::worker {
 
-// Guarantees: what was taken with `take` is never more than the limit.  Any thread may call.
+// Guarantees: what was taken with `take` is never more than the limit, and GATES_BEYOND for gates of host
+// functions.  Any thread may call.
 class HostMemory {
   public:
     static constexpr uint64_t USUAL = uint64_t{1} << 30;  // where no option says otherwise
     // Bytes for one of each, with what the driver keeps of it: generous, since drivers do not tell.
     static constexpr uint64_t STREAM = 4096, EVENT = 1024, LINK = 1024, MODULE = 4096, ARRAY = 1024,
                               TEXTURE = 1024, HANDLE = 256, BLOCK = 512, RANGE = 1024, HOST_FUNCTION = 512;
+    // Bytes for gates without which work would pass functions that were taken (session/host_functions.h).
+    static constexpr uint64_t GATES_BEYOND = 256 * HOST_FUNCTION;
 
     void limit(uint64_t bytes) { limit_ = bytes; }
     uint64_t limit() const { return limit_; }
     uint64_t used() const { return used_; }
 
-    // Charges `bytes` before they are taken; false, and nothing is charged, where they are beyond the limit.
-    bool take(uint64_t bytes) {
+    // Charges `bytes` before they are taken; false, and nothing is charged, where they are beyond the limit
+    // and `beyond`.
+    bool take(uint64_t bytes, uint64_t beyond = 0) {
+        const uint64_t most = limit_ + beyond;
         uint64_t used = used_.load(std::memory_order_relaxed);
         do {
-            if (bytes > limit_ || used > limit_ - bytes) return ++refusals_, false;
+            if (bytes > most || used > most - bytes) return ++refusals_, false;
         } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));
         return true;
     }

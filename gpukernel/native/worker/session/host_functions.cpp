@@ -1,11 +1,17 @@
 #include "worker/session/host_functions.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "worker/session/session.h"
 
 namespace gpukernel::worker {
 
 namespace {
 constexpr size_t MOST = 1 << 16;  // host functions of a program that are outstanding
+// Runs of numbers that are kept beside one for each function that is outstanding, which a program needs that
+// counts as it should.
+constexpr size_t MOST_RUNS = 1024;
 }  // namespace
 
 struct HostFunctions::Gate {
@@ -41,15 +47,36 @@ void HostFunctions::add_report(Driver& cuda, CUstream stream, uint64_t number,
 
 CUresult HostFunctions::charge(uint64_t number, bool report, std::vector<wire::EarlyRead> reads) {
     std::lock_guard lock(mutex_);
-    if (over_) return CUDA_ERROR_INVALID_VALUE;
-    if (gates_.size() >= MOST) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (gates_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
-    if (!book_.take(HostMemory::HOST_FUNCTION)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (over_ || gates_.contains(number)) return CUDA_ERROR_INVALID_VALUE;
+    const uint64_t beyond = number & wire::GATE ? HostMemory::GATES_BEYOND : 0;
+    if (gates_.size() >= MOST + beyond / HostMemory::HOST_FUNCTION ||
+        !book_.take(HostMemory::HOST_FUNCTION, beyond)) {
+        refuse(number);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     charged_ += HostMemory::HOST_FUNCTION;
     State& state = gates_[number];
     state.shut = !report, state.report = report;
     state.reads = std::move(reads), state.launches = program_.lease().launches;
     return CUDA_SUCCESS;
+}
+
+// Runs of numbers that follow each other are one: between two of them is one that is outstanding, whose room
+// is charged.
+void HostFunctions::refuse(uint64_t number) {
+    changed_.notify_all();
+    auto next = refused_.upper_bound(number);
+    const auto before = next == refused_.begin() ? refused_.end() : std::prev(next);
+    const bool joins = next != refused_.end() && next->first == number + 1;
+    if (before != refused_.end() && before->second + 1 >= number) {
+        before->second = joins ? next->second : std::max(before->second, number);
+        if (joins) refused_.erase(next);
+    } else if (joins) {
+        const uint64_t last = next->second;
+        refused_.emplace_hint(refused_.erase(next), number, last);
+    } else if (refused_.size() < gates_.size() + MOST_RUNS) {
+        refused_.emplace_hint(next, number, number);
+    }
 }
 
 CUresult HostFunctions::add_callback(Driver& cuda, CUstream stream, uint64_t number) {
@@ -85,8 +112,15 @@ void HostFunctions::change(uint64_t number, bool State::* what, bool to) {
 
 bool HostFunctions::next(Reached& reached) {
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return over_ || !reached_.empty(); });
+    changed_.wait(lock, [&] { return over_ || !refused_.empty() || !reached_.empty(); });
     if (over_) return false;
+    if (const auto first = refused_.begin(); first != refused_.end()) {
+        const auto [number, last] = *first;
+        refused_.erase(first);
+        if (number != last) refused_.emplace_hint(refused_.begin(), number + 1, last);
+        reached = {number, CUDA_ERROR_OUT_OF_MEMORY, {}, 0, false};
+        return true;
+    }
     const auto [number, status] = reached_.front();
     reached_.pop_front();
     State& state = gates_.at(number);

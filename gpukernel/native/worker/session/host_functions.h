@@ -21,6 +21,10 @@ class Session;
 // the program, over another connection than the one whose requests may wait for that stream.  The gate opens
 // when the program has run the function, or is gone.  A program may open it before: then the stream's coming
 // is reported, and the stream goes on.
+//
+// What there is no room for is an error of its request, and the program is told its number, too, as that of
+// a gate that was reached.  There is room for GATES_BEYOND bytes of places with the bit wire::GATE where
+// there is none for functions: without them work would come before functions that were taken.
 class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
   public:
     HostFunctions(Session& program, HostMemory& book) : program_(program), book_(book) {}
@@ -47,6 +51,7 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
   private:
     struct Gate;
     CUresult charge(uint64_t number, bool report, std::vector<wire::EarlyRead> reads);
+    void refuse(uint64_t number);  // under the mutex
     CUresult add_callback(Driver& cuda, CUstream stream, uint64_t number);
     static void CUDA_CB on_reached(CUstream, CUresult status, void* gate);
     void wait_at_gate(uint64_t number, CUresult status);
@@ -63,7 +68,8 @@ class HostFunctions : public std::enable_shared_from_this<HostFunctions> {
     std::condition_variable changed_;
     std::deque<std::pair<uint64_t, CUresult>> reached_;
     std::map<uint64_t, State> gates_;
-    Session& program_;  // not when it is over
+    std::map<uint64_t, uint64_t> refused_;  // runs of numbers: the first and the last; to be reported
+    Session& program_;                      // not when it is over
     HostMemory& book_;
     uint64_t charged_ = 0;
     bool over_ = false;
