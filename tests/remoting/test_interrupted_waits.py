@@ -119,6 +119,19 @@ step(300); print(0 < interrupts < 300)
     says(code, ["True"], way)
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_signal_while_a_wait_looks_whether_its_worker_is_there_does_not_end_it(way: str) -> None:
+    """That look waits for nothing, and yet a signal at that moment makes it an error: once in two hundred signals."""
+    code = """
+wait(); hold(s); ok(d.cuMemsetD32Async(p, 7, 1, s)); came = [0]
+def alarm(*_): came[0] += 1
+def meddle(): ok(d.cuCtxSetCurrent(context)); time.sleep(1); signal.setitimer(signal.ITIMER_REAL, 0); release()
+meddler = threading.Thread(target=meddle); signal.signal(signal.SIGALRM, alarm); signal.setitimer(signal.ITIMER_REAL, 5e-5, 5e-5)
+meddler.start(); print(name(d.cuStreamSynchronize(s))); meddler.join(); print(get(p), came[0] > 0)
+"""
+    says(code, ["SUCCESS", "7 True"], way)
+
+
 @contextlib.contextmanager
 def behind_a_full_queue(environment: dict[str, str]) -> Iterator[threading.Event]:
     """Lead the TCP endpoint of an environment's lease file to a listener that takes connections once the event is set."""

@@ -61,7 +61,7 @@ void futex(std::atomic<uint32_t>& word, int operation, uint32_t value, const tim
 
 bool hung_up(const Socket& socket) {
     pollfd watched{socket.fd(), POLLRDHUP, 0};
-    return ::poll(&watched, 1, 0) != 0;
+    return ::poll(&watched, 1, 0) > 0;  // a signal makes it an error, although it waits for nothing
 }
 }  // namespace
 
