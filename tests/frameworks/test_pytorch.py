@@ -68,6 +68,7 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Path, tmp_path
     assert "Tesla V100-SXM2-32GB (simulated): 655 MiB in this slice" in text
     assert text.count("PyTorch's CUDA operators are computed by its CPU kernels") == 1
     assert "OutOfMemoryError" in text
+    assert "but 163 MiB are there" in text
 
 
 def test_two_programs_share_a_device(on_pytorch: Run) -> None:

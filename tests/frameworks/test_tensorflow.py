@@ -84,3 +84,4 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
     losses = losses_in(text)
     assert losses[9] < 0.3 < losses[0]
     assert "ResourceExhaustedError" in text
+    assert "but 256 MiB are there" in text
