@@ -165,7 +165,9 @@ def test_a_slice_is_part_of_no_fabric(tools: Tools) -> None:
         async with worker() as one:
             tool = tools(one.environment())
             info = "c_nvmlGpuFabricInfoV_t()"
-            assert tool.ask(f"(nvmlDeviceGetGpuFabricInfoV(gpu(), byref(info := {info})), info.state)[1]") == 0
+            assert (
+                tool.ask(f"(nvmlDeviceGetGpuFabricInfoV(gpu(), byref(info := {info})), info.state)[1]") == 0
+            )
             assert tool.ask(f"nvmlDeviceGetGpuFabricInfo(gpu(), byref(info := {info})) and info.state") == 0
 
     asyncio.run(story())
