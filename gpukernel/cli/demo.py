@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["demo", "demo_notebooks"]
 
 
+STANDARD_KERNEL = "gpu-v100-0.02"
+OF_A_SLICE = re.compile(r"gpu-(?P<model>[a-z0-9]+)-(?P<share>[01](\.\d+)?)")
+
+
 class DemoFailed(Exception):
     """An error: the demo cannot go on; the text is the sentence that says why."""
 
@@ -40,7 +46,13 @@ def demo(
     notebook: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Notebook to execute in place of 02-classification.")
     ] = None,
-    kernel: Annotated[str, typer.Option(metavar="NAME", help="Kernel to execute it in.")] = "gpu-v100-0.02",
+    kernel: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Kernel to execute it in; the pool simulates GPUs of its model. The notebook's own, else gpu-v100-0.02.",
+        ),
+    ] = "",
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open JupyterLab afterwards.")
     ] = False,
@@ -60,16 +72,19 @@ def demo(
       gpukernel demo
       gpukernel demo --no-browser --keep executed.ipynb
       gpukernel demo --again
+      gpukernel demo --notebook notebooks/04-jax.ipynb
     """
     console = make_console()
     opens = at_terminal() and not no_browser
     try:
         path = notebook or demo_notebooks() / "02-classification.ipynb"
-        for spec in kernelspecs.STANDARD:
+        kernel = kernel or _kernel_of(path)
+        model, specs = _slices_of(kernel)
+        for spec in specs:
             kernelspecs.write(spec, Path(sys.prefix, "share", "jupyter", "kernels"))
         with tempfile.TemporaryDirectory(prefix="gpukernel-") as state:
-            with console.status("Starting a pool with one simulated server: 2 × V100 32 GB …"):
-                pool = EmbeddedPool("v100:2", Path(state))
+            with console.status(f"Starting a pool with one simulated server: 2 × {model.upper()} …"):
+                pool = EmbeddedPool(f"{model}:2", Path(state))
                 pool.start()
             try:
                 # The provisioner runs in this process and finds the pool as in any Jupyter server.
@@ -88,6 +103,24 @@ def demo(
                 pool.stop()
     except (DemoFailed, PoolDidNotStart, SliceUnavailable, OSError) as error:
         raise Problem(f"The demo stopped: {error}", FAILED) from None
+
+
+def _kernel_of(path: Path) -> str:
+    """Return the kernel that a notebook was written for, where its name is that of a slice."""
+    try:
+        name = json.loads(path.read_text(encoding="utf-8"))["metadata"]["kernelspec"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return STANDARD_KERNEL
+    return name if isinstance(name, str) and OF_A_SLICE.fullmatch(name) else STANDARD_KERNEL
+
+
+def _slices_of(kernel: str) -> tuple[str, list[kernelspecs.SliceSpec]]:
+    """Return the model of the devices that a kernel's slice is of, and the kernelspecs to install."""
+    named = OF_A_SLICE.fullmatch(kernel)
+    model, specs = named["model"] if named else "v100", [*kernelspecs.STANDARD]
+    if named and model != "v100":
+        specs.append(kernelspecs.SliceSpec(float(named["share"]), model.upper()))
+    return model, specs
 
 
 def _note() -> Path:

@@ -71,6 +71,38 @@ def test_its_table_has_what_the_notebook_did_last(tmp_path: Path) -> None:
     assert "kernel " not in table, said
 
 
+NAMES_ITS_DEVICE = """
+import ctypes
+cuda, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(100)
+assert cuda.cuInit(0) == 0 and cuda.cuDeviceGetName(name, 100, 0) == 0
+name.value.decode()
+"""
+
+
+@pytest.mark.parametrize(
+    ("own", "words", "found"),
+    [
+        ("gpu-h100-0.02", (), "H100"),
+        ("gpu-h100-0.02", ("--kernel", "gpu-v100-0.05"), "V100"),
+        ("python3", (), "V100"),
+    ],
+)
+def test_its_devices_are_those_that_the_kernel_asks_for(
+    own: str, words: tuple[str, ...], found: str, tmp_path: Path
+) -> None:
+    """The notebook's own kernel, unless another one is named; one that has nothing to do with slices does not count."""
+    notebook = nbformat.v4.new_notebook(  # type: ignore[no-untyped-call]
+        cells=[nbformat.v4.new_code_cell(NAMES_ITS_DEVICE)],  # type: ignore[no-untyped-call]
+        metadata={"kernelspec": {"name": own, "display_name": own}},
+    )
+    nbformat.write(notebook, tmp_path / "names.ipynb")  # type: ignore[no-untyped-call]
+    command = [sys.executable, "-m", "gpukernel.cli", "demo", "--no-browser", *words]
+    command += ["--notebook", str(tmp_path / "names.ipynb")]
+    said = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True).stdout
+    result = said.partition("What the notebook found")[2].partition("What the pool saw")[0]
+    assert found in result, said
+
+
 class Steps:
     """A demo whose pool, notebook and JupyterLab are only noted."""
 

@@ -23,7 +23,7 @@ FETCH = os.environ.get("GPUKERNEL_FRAMEWORKS") == "1"
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 Execute = Callable[[str | nbformat.NotebookNode, Framework], nbformat.NotebookNode]
-"""Executes a notebook, or the one of `NOTEBOOKS` of a name, with a framework's packages in the kernel that it names, on a slice of 0.02."""
+"""Executes a notebook, or the one of `NOTEBOOKS` of a name, with a framework's packages in the kernel that it names, on a slice."""
 Run = Callable[..., str]
 """Runs a program of `PROGRAMS` with words on a slice, and returns what it prints; without ``share`` off any slice, and with more variables in its environment."""
 
@@ -111,8 +111,9 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         if isinstance(content, str):
             content = nbformat.read(NOTEBOOKS / f"{content}.ipynb", as_version=4)
         assert not any(cell.get("outputs") for cell in content.cells)
-        spec = kernelspecs.SliceSpec(0.02, model="H100", wait_seconds=60)
-        kernelspecs.write(spec, tmp_path / "data" / "kernels")
+        for share in (0.02, 0.05):
+            spec = kernelspecs.SliceSpec(share, model="H100", wait_seconds=60)
+            kernelspecs.write(spec, tmp_path / "data" / "kernels")
         return NotebookClient(
             content,
             kernel_name=content.metadata.kernelspec.name,
@@ -123,11 +124,12 @@ def execute(h100: EmbeddedPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     return execute
 
 
-def notebook_of(program: str, *words: str) -> nbformat.NotebookNode:
+def notebook_of(program: str, *words: str, share: float = 0.02) -> nbformat.NotebookNode:
     """Return a notebook that runs a program of `PROGRAMS` in its kernel, as its one cell."""
     cell = nbformat.v4.new_code_cell(f"%run {PROGRAMS / program}.py {' '.join(words)}")
     return nbformat.v4.new_notebook(
-        cells=[cell], metadata={"kernelspec": {"name": "gpu-h100-0.02", "display_name": "H100 × 0.02"}}
+        cells=[cell],
+        metadata={"kernelspec": {"name": f"gpu-h100-{share}", "display_name": f"H100 × {share}"}},
     )
 
 

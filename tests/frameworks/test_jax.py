@@ -75,6 +75,7 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
     losses = losses_in(text)
     assert losses[19] < 0.3 < losses[0]
     assert "RESOURCE_EXHAUSTED" in text
+    assert "but 256 MiB are there" in text
 
 
 def test_attention_by_cudnn_gives_what_the_cpu_gives(on_jax: Run) -> None:

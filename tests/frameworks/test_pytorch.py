@@ -68,6 +68,7 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(pytorch_site: Path, tmp_path
     assert "Tesla V100-SXM2-32GB (simulated): 655 MiB in this slice" in text
     assert text.count("PyTorch's CUDA operators are computed by its CPU kernels") == 1
     assert "OutOfMemoryError" in text
+    assert "but 163 MiB are there" in text
 
 
 def test_two_programs_share_a_device(on_pytorch: Run) -> None:
@@ -77,3 +78,19 @@ def test_two_programs_share_a_device(on_pytorch: Run) -> None:
         )
     first, second = (json.loads(one.splitlines()[-1])["transformer"][0] for one in both)
     assert first == pytest.approx(second, abs=1e-3)
+
+
+def test_expandable_segments_are_used_within_the_cap_and_change_no_value(on_pytorch: Run) -> None:
+    """The program says of every segment whether it is one, takes the slice to its end, and gives everything back."""
+    found = {}
+    for wanted in (True, False):
+        setting = f"expandable_segments:{wanted}"
+        text = on_pytorch("pytorch_expandable", share="0.02", PYTORCH_ALLOC_CONF=setting)
+        found[wanted] = json.loads(text.splitlines()[-1])
+        assert found[wanted]["expandable"] is wanted
+        (taken,) = found[wanted]["results"].pop("out of memory")
+        assert 0.8 < taken <= 1
+    assert found[True]["results"] == found[False]["results"]
+    losses = found[True]["results"]["losses"]
+    assert losses[9] < 0.8 * losses[0]
+    assert found[True]["results"]["again"] == losses

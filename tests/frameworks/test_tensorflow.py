@@ -51,6 +51,9 @@ def test_what_people_do_beside_operations_works(on_tensorflow: Run) -> None:
 def test_training_loses_as_on_the_cpu(on_tensorflow: Run) -> None:
     names = ("mlp", "fit", "mixed", "loop")
     wanted = json.loads(on_tensorflow("tensorflow_training", "cpu", *names, share="").splitlines()[-1])
+    # oneDNN multiplies in half precision itself where the processor does, and is 2.6e-3 from TensorFlow's own kernels after 20 steps.
+    own = on_tensorflow("tensorflow_training", "cpu", "mixed", share="", TF_ENABLE_ONEDNN_OPTS="0")
+    wanted |= json.loads(own.splitlines()[-1])
     found = json.loads(on_tensorflow("tensorflow_training", "gpu", *names).splitlines()[-1])
     for name in names:
         assert found[name][0] == pytest.approx(wanted[name][0], abs=1e-3)
@@ -84,3 +87,4 @@ def test_the_notebook_runs_in_a_kernel_with_a_slice(execute: Execute) -> None:
     losses = losses_in(text)
     assert losses[9] < 0.3 < losses[0]
     assert "ResourceExhaustedError" in text
+    assert "but 256 MiB are there" in text

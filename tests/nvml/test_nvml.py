@@ -158,6 +158,21 @@ print("idle", flush=True); sys.stdin.readline()
     asyncio.run(story())
 
 
+def test_a_slice_is_part_of_no_fabric(tools: Tools) -> None:
+    """PyTorch's expandable segments ask, and warn where there is no answer."""
+
+    async def story() -> None:
+        async with worker() as one:
+            tool = tools(one.environment())
+            info = "c_nvmlGpuFabricInfoV_t()"
+            assert (
+                tool.ask(f"(nvmlDeviceGetGpuFabricInfoV(gpu(), byref(info := {info})), info.state)[1]") == 0
+            )
+            assert tool.ask(f"nvmlDeviceGetGpuFabricInfo(gpu(), byref(info := {info})) and info.state") == 0
+
+    asyncio.run(story())
+
+
 def test_what_is_not_known_is_not_supported(tools: Tools) -> None:
     async def story() -> None:
         async with worker() as one:

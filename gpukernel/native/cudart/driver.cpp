@@ -32,6 +32,8 @@ void* find(const char* name, int version) {
     return function;
 }
 
+void* symbol(const char* name) { return library().handle ? dlsym(library().handle, name) : nullptr; }
+
 CUresult missing(const char* name) {
     if (!library().handle) return static_cast<CUresult>(cudaErrorInsufficientDriver);
     unsupported(name);

@@ -19,6 +19,9 @@ namespace gpukernel::cudart::driver {
 // Returns the driver's function `name` as CUDA `version` knew it (12010 is 12.1), or null.
 void* find(const char* name, int version);
 
+// Returns what libcuda.so.1 exports by that name, or null.
+void* symbol(const char* name);
+
 // Returns the error of a function that the driver lacks, or of a driver that is not there.
 CUresult missing(const char* name);
 

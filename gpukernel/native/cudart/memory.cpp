@@ -32,10 +32,13 @@ API cudaError_t cudaMalloc(void** pointer, size_t bytes) {
     });
 }
 
-// Not NVIDIA's: with 1, cudaMalloc gives managed memory from now on, which the processor may touch, too.
-// `gpukernel.frameworks` asks for it on simulated devices. Returns cudaSuccess.
+// Not NVIDIA's: with 1, cudaMalloc gives managed memory from now on, which the processor may touch, too, as
+// it may what the program maps (cuMemMap). `gpukernel.frameworks` asks for it on simulated devices. Returns
+// cudaSuccess.
 API cudaError_t gpukernelAllocateManaged(int wanted) {
     allocates_managed = wanted != 0;
+    // Where the device is in this process, mapped memory is the process's own, and there is no such function.
+    if (auto reach = reinterpret_cast<void (*)(int)>(driver::symbol("gpukernel_reach_mapped"))) reach(wanted);
     return cudaSuccess;
 }
 

@@ -159,6 +159,26 @@ nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned int* c
     return always(device, count, 0u);
 }
 
+// A slice reaches no other device by NVLink, so it belongs to no fabric.
+nvmlReturn_t nvmlDeviceGetGpuFabricInfo(nvmlDevice_t device, nvmlGpuFabricInfo_t* gpuFabricInfo) {
+    return with_device(device, [&](const nvmlDevice_st&) {
+        if (!gpuFabricInfo) return NVML_ERROR_INVALID_ARGUMENT;
+        *gpuFabricInfo = {};
+        gpuFabricInfo->state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
+        return NVML_SUCCESS;
+    });
+}
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, nvmlGpuFabricInfoV_t* gpuFabricInfo) {
+    return with_device(device, [&](const nvmlDevice_st&) {
+        if (!gpuFabricInfo) return NVML_ERROR_INVALID_ARGUMENT;
+        const unsigned version = gpuFabricInfo->version;
+        if (version != nvmlGpuFabricInfo_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+        *gpuFabricInfo = {};
+        gpuFabricInfo->version = version, gpuFabricInfo->state = NVML_GPU_FABRIC_STATE_NOT_SUPPORTED;
+        return NVML_SUCCESS;
+    });
+}
+
 // --- use ---
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.native.libraries import cusparse_cases, cusparse_long_cases
+from tests.native.libraries import cusparse_cases, cusparse_long_cases, cusparse_sum_cases
 from tests.native.libraries.conftest import NEEDS_OPENBLAS, both_ways, found_by
 
 
@@ -16,3 +16,9 @@ def test_cusparse(where: str, name: str) -> None:
 @both_ways(cusparse_long_cases)
 def test_what_has_many_elements(where: str, name: str) -> None:
     assert found_by(cusparse_long_cases.__name__, where)[name] == ""
+
+
+@NEEDS_OPENBLAS
+@both_ways(cusparse_sum_cases)
+def test_sums_of_matrices(where: str, name: str) -> None:
+    assert found_by(cusparse_sum_cases.__name__, where)[name] == ""

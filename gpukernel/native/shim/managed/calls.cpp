@@ -88,7 +88,7 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
         ManagedLock lock(managed().mutex);
         const ManagedAllocation* a = managed().find(address, 1);
         const Mirror* m = managed().find_mirror(address);
-        if (!a && !m) return std::nullopt;
+        if ((!a && !m) || (a && a->mapped)) return std::nullopt;
         answer = a ? attribute_of(*a, attribute, address) : attribute_of(*m, attribute, address);
     }
     if (!answer.bytes) return CUDA_ERROR_NOT_SUPPORTED;
@@ -117,7 +117,8 @@ Done managed_cuMemFree_v2(Connection&, CUdeviceptr address) {
     if (managed().find_mirror(address)) return CUDA_ERROR_INVALID_VALUE;
     auto it = managed().allocations.find(address);
     if (it == managed().allocations.end()) return std::nullopt;
-    return it->second->host_flags ? CUDA_ERROR_INVALID_VALUE : release(*it->second);
+    const bool other = it->second->host_flags || it->second->mapped;
+    return other ? CUDA_ERROR_INVALID_VALUE : release(*it->second);
 }
 
 Done managed_cuMemGetAddressRange_v2(Connection&, CUdeviceptr* base, size_t* size, CUdeviceptr address) {
@@ -126,7 +127,7 @@ Done managed_cuMemGetAddressRange_v2(Connection&, CUdeviceptr* base, size_t* siz
         ManagedLock lock(managed().mutex);
         const ManagedAllocation* a = managed().find(address, 1);
         const Mirror* m = managed().find_mirror(address);
-        if (!a && !m) return std::nullopt;
+        if ((!a && !m) || (a && a->mapped)) return std::nullopt;
         range = a ? std::pair{a->address, a->bytes} : std::pair{m->address, m->bytes};
     }
     if (base) *base = range.first;
@@ -213,10 +214,10 @@ using gpukernel::ManagedAdvice;
 
 namespace {
 CUmemLocation device_of(const ManagedAllocation& a) { return {CU_MEM_LOCATION_TYPE_DEVICE, a.device->index}; }
-// Managed memory that is not mapped host memory to the program.
+// Managed memory that is nothing else to the program.
 ManagedAllocation* find_managed(CUdeviceptr address, uint64_t bytes) {
     ManagedAllocation* a = managed().find(address, bytes);
-    return a && !a->host_flags ? a : nullptr;
+    return a && !a->host_flags && !a->mapped ? a : nullptr;
 }
 bool exists(CUmemLocation place) {
     return place.type == CU_MEM_LOCATION_TYPE_DEVICE ? device_at(place.id) != nullptr

@@ -137,6 +137,16 @@ void bring_home(uint64_t host, uint64_t bytes);
 // makes; nothing for other memory.
 std::optional<CUresult> free_mapped(const void* pointer);
 
+// Memory that the program maps itself (mapped.cpp).  With `reaches_mapped` the processor may touch it, too.
+extern std::atomic<bool> reaches_mapped;
+// Shows the program the pages of [address, address + bytes), whole units in a range that it has reserved and
+// where the device may use memory that was mapped there; `used` where that memory may hold something.
+CUresult reach(Device& device, MemoryUse range, CUdeviceptr address, uint64_t bytes, bool used);
+bool is_reached(CUdeviceptr address);
+// Calls `unmap`, by which the worker unmaps, and takes the pages away with what they hold.
+CUresult end_reach(CUdeviceptr address, uint64_t bytes, const std::function<CUresult()>& unmap);
+void forget_reserved(CUdeviceptr range);  // whose addresses are free again
+
 // Serves a fault at `address`, in the thread that serves all of them; false where it is not of managed
 // memory.
 bool serve_fault(uint64_t address, std::optional<bool> writing);

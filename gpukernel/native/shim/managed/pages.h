@@ -52,6 +52,7 @@ struct ManagedAllocation {
     bool wanted = false;                 // on the host, by cuMemPrefetchAsync
     bool lost = false;                   // the device's memory is gone
     std::optional<unsigned> host_flags;  // of cuMemHostAlloc: to the program it is host memory
+    bool mapped = false;                 // by the program (mapped.cpp): to it no managed memory
     ManagedAdvice advice;
 
     Connection& connection() const { return *range->connection; }
@@ -83,6 +84,12 @@ struct Progress {
     uint64_t mirror_stream = 0;
 };
 
+// The pages of a range that the program has reserved and maps memory of one device in (mapped.cpp).
+struct MappedRange {
+    ManagedRange range;
+    ManagedAllocation pages;  // as many as the range is long; memory has what was touched
+};
+
 struct Managed {
     std::mutex mutex;
     int file = -1;  // behind all pages
@@ -94,6 +101,7 @@ struct Managed {
     std::vector<std::unique_ptr<ManagedRange>> ranges;
     std::map<CUdeviceptr, std::unique_ptr<Mirror>> mirrors;
     std::map<Connection*, Progress> progress;
+    std::vector<std::unique_ptr<MappedRange>> mapped;
     std::set<uint64_t> variable_pages;  // of the program, under managed variables
     bool told_of_loss = false;
 
@@ -143,6 +151,10 @@ void fetch_expected(Connection& connection);
 
 // --- ranges.cpp ---
 
+bool view_pages(ManagedAllocation& a);        // for the shim
+bool show_pages(const ManagedAllocation& a);  // to the program
+void hide_pages(const ManagedAllocation& a);
+void add(std::unique_ptr<ManagedAllocation> fresh, BlockState state);
 CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address);
 // Makes memory of the program managed memory, with what it holds: whole units, reserved here.  Other threads
 // may go on writing to it.
@@ -152,6 +164,10 @@ CUresult release(ManagedAllocation& a);
 CUresult make_room(Connection& connection, uint64_t room, ManagedRange*& range, CUdeviceptr& address);
 void leave_room(ManagedRange* range, CUdeviceptr address, uint64_t room);
 void forget(Connection& connection);  // after its worker has released everything
+
+// --- mapped.cpp ---
+
+void forget_mapped(Connection& connection);
 
 // --- mirrors.cpp ---
 

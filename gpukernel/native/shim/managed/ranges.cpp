@@ -95,6 +95,8 @@ void drop_if_unused(ManagedRange* range) {
     std::erase_if(managed().ranges, [&](const auto& each) { return each.get() == range; });
 }
 
+}  // namespace
+
 bool show_pages(const ManagedAllocation& a) {
     if (::mmap(at(a.address), a.room, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, managed().file,
                static_cast<off_t>(a.offset)) == MAP_FAILED)
@@ -121,6 +123,7 @@ bool view_pages(ManagedAllocation& a) {
     return a.view != nullptr;
 }
 
+namespace {
 bool map_pages(ManagedAllocation& a) {
     if (!view_pages(a)) return false;
     if (show_pages(a)) return true;
@@ -135,22 +138,22 @@ void copy_pages(char* to, const char* from, uint64_t bytes) {
         if (std::memcmp(from + i, zeros, PAGE) != 0) std::memcpy(to + i, from + i, PAGE);
 }
 
-void add(std::unique_ptr<ManagedAllocation> fresh) {
+}  // namespace
+
+void add(std::unique_ptr<ManagedAllocation> fresh, BlockState state) {
     Managed& m = managed();
-    fresh->blocks.assign((fresh->room + BLOCK - 1) / BLOCK, BlockState::fresh);
-    m.progress[&fresh->connection()].here.insert(fresh.get());
+    fresh->blocks.assign((fresh->room + BLOCK - 1) / BLOCK, state);
+    if (state != BlockState::stale) m.progress[&fresh->connection()].here.insert(fresh.get());
     widen_faults(fresh->address, fresh->address + fresh->room);
     m.allocations[fresh->address] = std::move(fresh);
     ++managed_allocations;
 }
 
-void unmap_pages(const ManagedAllocation& a) {
+void hide_pages(const ManagedAllocation& a) {
     ::madvise(a.view, a.room, MADV_REMOVE);
-    ::munmap(a.view, a.room);
+    if (!a.mapped) ::munmap(a.view, a.room);
     ::mmap(at(a.address), a.room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
-
-}  // namespace
 
 CUresult make_room(Connection& connection, uint64_t room, ManagedRange*& range, CUdeviceptr& address) {
     Managed& m = managed();
@@ -202,7 +205,7 @@ CUresult allocate(Device& device, uint64_t bytes, CUdeviceptr& address) {
         before_any(connection);
     }
     range->used_up_to = std::max(range->used_up_to, place + room);
-    add(std::move(fresh));
+    add(std::move(fresh), BlockState::fresh);
     address = place;
     return CUDA_SUCCESS;
 }
@@ -226,7 +229,7 @@ CUresult adopt(Device& device, CUdeviceptr address, uint64_t bytes) {
     }
     managed().ranges.push_back(std::move(made));
     watch_faults();
-    add(std::move(fresh));
+    add(std::move(fresh), BlockState::fresh);
     // From here on a thread that writes waits in its fault until the copy is in place.
     ::mprotect(at(address), bytes, PROT_READ);
     copy_pages(a.view, static_cast<const char*>(at(address)), bytes);
@@ -239,7 +242,7 @@ CUresult release(ManagedAllocation& a) {
     ManagedRange* range = a.range;
     const CUresult result = a.lost ? CUDA_SUCCESS : catch_up(a.connection());
     m.progress[range->connection].here.erase(&a);
-    unmap_pages(a);
+    hide_pages(a);
     put_back(*range, a.address, a.room);
     m.allocations.erase(a.address);
     --managed_allocations;
@@ -251,9 +254,10 @@ void forget(Connection& connection) {
     Managed& m = managed();
     managed_allocations -= static_cast<int>(std::erase_if(m.allocations, [&](const auto& entry) {
         const bool its = &entry.second->connection() == &connection;
-        if (its) unmap_pages(*entry.second);
+        if (its) hide_pages(*entry.second);
         return its;
     }));
+    forget_mapped(connection);
     forget_mirrors(connection);
     std::erase_if(m.ranges, [&](const auto& range) {
         const bool its = range->connection == &connection;

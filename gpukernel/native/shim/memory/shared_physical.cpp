@@ -113,6 +113,8 @@ CUresult CUDAAPI cuMemExportToShareableHandle(void* shareableHandle, CUmemGeneri
     if (!shareableHandle || !device || flags) return CUDA_ERROR_INVALID_VALUE;
     if (!gpukernel::libcuda::can_share_by(*device, handleType))
         return gpukernel::unsupported("cuMemExportToShareableHandle to such a handle");
+    if (refuse_to_share("cuMemExportToShareableHandle, while the CPU computes on the memory,"))
+        return CUDA_ERROR_NOT_SUPPORTED;
     end_exports();
     share_memory(device->connection);
     Token token{};
@@ -142,6 +144,8 @@ CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
     if (!handle) return CUDA_ERROR_INVALID_VALUE;
     if (shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
         return gpukernel::unsupported("cuMemImportFromShareableHandle of such a handle");
+    if (refuse_to_share("cuMemImportFromShareableHandle, while the CPU computes on the memory,"))
+        return CUDA_ERROR_NOT_SUPPORTED;
     Token token;
     if (!read_token(static_cast<int>(reinterpret_cast<intptr_t>(osHandle)), token))
         return CUDA_ERROR_INVALID_VALUE;

@@ -9,6 +9,7 @@
 #include <map>
 
 #include "libcuda/virtual_memory.h"
+#include "shim/managed/managed.h"
 
 using namespace gpukernel::shim;
 using gpukernel::libcuda::check_reservation;
@@ -63,10 +64,16 @@ struct Range {
 struct Mapping {
     uint64_t bytes;
     Device* device = nullptr;
+    CUmemGenericAllocationHandle physical = 0;
+    bool used = true;  // it may hold something
 };
+// Memory that was made or mapped while the processor may touch what is mapped.  What it wrote goes with the
+// mapping, so there is one.
+enum class Life { made, mapped, kept };  // kept: mapped, and it may have more handles
 std::mutex ranges_mutex;
 std::map<CUdeviceptr, Range> ranges;
 std::map<CUdeviceptr, Mapping> mappings;
+std::map<CUmemGenericAllocationHandle, Life> lives;
 
 // Under ranges_mutex:
 template <class Map>
@@ -87,6 +94,10 @@ std::vector<std::pair<CUdeviceptr, Mapping>> pieces(CUdeviceptr address, uint64_
     }
     if (covered != bytes) found.clear();
     return found;
+}
+bool is_mapped(CUmemGenericAllocationHandle physical) {
+    return std::any_of(mappings.begin(), mappings.end(),
+                       [&](const auto& each) { return each.second.physical == physical; });
 }
 
 }  // namespace
@@ -140,6 +151,7 @@ CUresult end_ranges(Device& device, const std::function<CUresult()>& end) {
     const CUresult result = end();
     if (result != CUDA_SUCCESS) return result;
     std::erase_if(mappings, [&](const auto& each) { return each.second.device == &device; });
+    std::erase_if(lives, [&](const auto& each) { return device_of_handle<Device>(each.first) == &device; });
     for (auto it = ranges.begin(); it != ranges.end();) {
         auto& [address, range] = *it;
         const bool its_own = std::erase(range.devices, &device) && range.devices.empty();
@@ -147,6 +159,11 @@ CUresult end_ranges(Device& device, const std::function<CUresult()>& end) {
         it = its_own ? ranges.erase(it) : std::next(it);
     }
     return result;
+}
+
+bool refuse_to_share(const char* what) {
+    if (reaches_mapped) gpukernel::unsupported(what);
+    return reaches_mapped;
 }
 
 void free_here(CUdeviceptr address, uint64_t bytes) { ::munmap(reinterpret_cast<void*>(address), bytes); }
@@ -215,6 +232,7 @@ CUresult CUDAAPI cuMemAddressFree(CUdeviceptr ptr, size_t size) {
     for (Device* device : it->second.devices)
         if (CUresult error = ask(device->connection, Operation::free, {ptr, size}); error != CUDA_SUCCESS)
             result = error;
+    forget_reserved(ptr);
     free_here(ptr, size);
     ranges.erase(it);
     return result;
@@ -230,15 +248,24 @@ CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size,
     uint64_t made = 0;
     const CUresult result =
         ask(device->connection, Operation::create, {size, prop->requestedHandleTypes}, &made);
-    return result == CUDA_SUCCESS ? physical_handle(*device, made, *handle) : result;
+    if (result != CUDA_SUCCESS) return result;
+    const CUresult named = physical_handle(*device, made, *handle);
+    if (named != CUDA_SUCCESS || !reaches_mapped) return named;
+    std::lock_guard lock(ranges_mutex);
+    lives[*handle] = Life::made;
+    return named;
 }
 
 CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle) {
     GPUKERNEL_INITIALISED();
     Device* device = device_of_handle<Device>(handle);
+    if (!device) return CUDA_ERROR_INVALID_VALUE;
     end_exports();
-    return device ? ask(device->connection, Operation::release, {number_of_handle(handle)})
-                  : CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = ask(device->connection, Operation::release, {number_of_handle(handle)});
+    if (result != CUDA_SUCCESS || !reaches_mapped) return result;
+    std::lock_guard lock(ranges_mutex);
+    if (auto life = lives.find(handle); life != lives.end() && life->second != Life::kept) lives.erase(life);
+    return result;
 }
 
 CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
@@ -254,6 +281,11 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGene
     auto next = mappings.lower_bound(ptr);
     if (containing(mappings, ptr) != mappings.end() || (next != mappings.end() && next->first - ptr < size))
         return CUDA_ERROR_INVALID_VALUE;
+    auto life = lives.find(handle);
+    const bool used = life == lives.end() || life->second != Life::made;
+    if (reaches_mapped && used && (life != lives.end() || is_mapped(handle)))
+        return gpukernel::unsupported(
+            "cuMemMap of memory that was mapped before, while the CPU computes on it,");
     std::vector<Device*>& devices = range->second.devices;
     if (std::find(devices.begin(), devices.end(), device) == devices.end()) {
         CUresult error;
@@ -263,7 +295,9 @@ CUresult CUDAAPI cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGene
     }
     const CUresult result =
         ask(device->connection, Operation::map, {ptr, size, offset, number_of_handle(handle)});
-    if (result == CUDA_SUCCESS) mappings[ptr] = {size, device};
+    if (result != CUDA_SUCCESS) return result;
+    mappings[ptr] = {size, device, handle, used};
+    if (reaches_mapped) lives[handle] = used ? Life::kept : Life::mapped;
     return result;
 }
 
@@ -279,7 +313,9 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
         size_t end = i;
         while (end < found.size() && found[end].second.device == first.device)
             bytes += found[end++].second.bytes;
-        const CUresult result = ask(first.device->connection, Operation::unmap, {address, bytes});
+        const CUresult result = end_reach(address, bytes, [&, address = address, &of = *first.device] {
+            return ask(of.connection, Operation::unmap, {address, bytes});
+        });
         if (result != CUDA_SUCCESS) return result;
         for (; i < end; ++i) mappings.erase(found[i].first);
     }
@@ -289,6 +325,9 @@ CUresult CUDAAPI cuMemUnmap(CUdeviceptr ptr, size_t size) {
 CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc* desc, size_t count) {
     GPUKERNEL_INITIALISED();
     if (!desc || !count) return CUDA_ERROR_INVALID_VALUE;
+    if (reaches_mapped)
+        for (const auto& device : process()->devices)
+            if (CUresult error = before_managed(device->connection); error != CUDA_SUCCESS) return error;
     std::lock_guard lock(ranges_mutex);
     const auto found = pieces(ptr, size);
     if (found.empty()) return CUDA_ERROR_INVALID_VALUE;
@@ -301,9 +340,21 @@ CUresult CUDAAPI cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessD
                                          [&](const auto& each) { return each.second.device == device; });
         if (!its_own && desc[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
         if (!its_own) return CUDA_ERROR_INVALID_DEVICE;  // devices of a lease do not see each other's memory
+        if (desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE &&
+            std::any_of(found.begin(), found.end(), [](const auto& each) { return is_reached(each.first); }))
+            return gpukernel::unsupported("cuMemSetAccess to less, while the CPU computes on the memory,");
         const CUresult result =
             ask(device->connection, Operation::set_access, {ptr, size, static_cast<uint64_t>(desc[i].flags)});
         if (result != CUDA_SUCCESS) return result;
+        if (!reaches_mapped || desc[i].flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) continue;
+        const auto range = containing(ranges, ptr);
+        for (const auto& [address, mapping] : found) {
+            if (is_reached(address)) continue;
+            if (CUresult error = reach(*device, {range->first, range->second.bytes, true}, address,
+                                       mapping.bytes, mapping.used);
+                error != CUDA_SUCCESS)
+                return error;
+        }
     }
     return CUDA_SUCCESS;
 }
@@ -344,5 +395,9 @@ CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handl
     if (it == mappings.end()) return CUDA_ERROR_INVALID_VALUE;
     uint64_t found = 0;
     const CUresult result = ask(it->second.device->connection, Operation::retain, {address}, &found);
-    return result == CUDA_SUCCESS ? physical_handle(*it->second.device, found, *handle) : result;
+    if (result != CUDA_SUCCESS) return result;
+    const CUresult named = physical_handle(*it->second.device, found, *handle);
+    if (auto life = lives.find(*handle); named == CUDA_SUCCESS && life != lives.end())
+        life->second = Life::kept;
+    return named;
 }

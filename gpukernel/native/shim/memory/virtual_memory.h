@@ -29,6 +29,9 @@ CUdeviceptr reserve_here(uint64_t bytes);
 // Reserves at the worker what is reserved here; CUDA_ERROR_OUT_OF_MEMORY where it is in use there.
 CUresult reserve_there(Connection& connection, CUdeviceptr address, uint64_t bytes);
 
+// Whether the processor touches what is mapped: such memory has one mapping in its life, in one process.
+bool refuse_to_share(const char* what);
+
 // The handle of a device's physical memory that has that number at its worker.
 CUresult physical_handle(const Device& device, uint64_t number, CUmemGenericAllocationHandle& handle);
 
