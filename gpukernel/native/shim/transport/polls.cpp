@@ -37,8 +37,9 @@ void ask_for_report(Connection& connection, CUevent event, uint64_t stream) {
     if (Finished::Stream* const of = find_stream(connection, stream); of && of->reports) --of->reports;
 }
 
-// An event that is reported; what is said of it here ends with an error.
-CUresult ask(Connection& connection, CUevent event) {
+// An event that is reported; what is said of it here ends with an error.  Once it is done, so is what was
+// recorded before it.
+CUresult ask(Connection& connection, CUevent event, const Finished::Recording& recorded) {
     CUresult result;
     {
         Request request(connection, wire::DriverCall::cuEventQuery);
@@ -49,6 +50,8 @@ CUresult ask(Connection& connection, CUevent event) {
     if (Finished::Recording* const found = find_event(connection, event)) {
         found->asked = Clock::now();
         if (result != CUDA_ERROR_NOT_READY) found->reported = false;
+        if (result == CUDA_SUCCESS && found->number == recorded.number)  // not recorded again meanwhile
+            pass(connection, recorded.stream, recorded.number);
     }
     return result;
 }
@@ -91,8 +94,9 @@ std::optional<CUresult> foreseen_cuEventQuery(Connection& connection, CUevent ev
         if (found->reported && Clock::now() - found->asked < BELIEVED) return CUDA_ERROR_NOT_READY;
     }
     if (!found->reported || has_managed()) return std::nullopt;
+    const Finished::Recording recorded = *found;
     lock.unlock();
-    return ask(connection, event);
+    return ask(connection, event, recorded);
 }
 
 }  // namespace gpukernel::shim
