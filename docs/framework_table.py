@@ -42,7 +42,7 @@ ROWS = (
     Row("Numba", "yes", SEEN, "yes", "numba-cuda[cu12]", ("suite:numba-cuda", "tests/e2e/programs/numba_kernels.py")),
     Row("cuda-python (NVRTC, `cuda.core`)", "yes", f"NVRTC: {SEEN}", "yes", "cuda-python", ("suite:cuda-python", "suite:cuda.core", "tests/e2e/programs/nvrtc_matmul.py")),
     Row("PyCUDA", "yes", UNTRIED, "yes", "pycuda", ("suite:pycuda",)),
-    Row("[PyTorch](#pytorch-on-a-simulated-slice)", "yes; operators compute on the processor", SEEN, "yes", "torch", ("tests/frameworks/test_pytorch.py",)),
+    Row("[PyTorch](#pytorch-on-a-simulated-slice)", "yes; operators compute on the processor", SEEN, "yes, on a real GPU", "torch", ("tests/frameworks/test_pytorch.py",)),
     Row("[TensorFlow, Keras](#tensorflow-on-a-simulated-slice)", "yes, on models of compute capability 9.0 (`h100`, `h200`)", "not tried", "yes", "tensorflow[and-cuda]", ("tests/frameworks/test_tensorflow.py",)),
     Row("[JAX](#jax-on-a-simulated-slice)", "yes", SEEN, "yes", "jax[cuda12]", ("tests/frameworks/test_jax.py",)),
     Row("Triton", "yes", SEEN, "yes", "triton", ("suite:triton",)),
@@ -50,8 +50,8 @@ ROWS = (
     Row("Taichi", "yes", UNTRIED, "yes", "taichi", ("suite:taichi",)),
     Row("Dr.Jit", "yes", UNTRIED, "yes", "drjit", ("suite:drjit",)),
     Row("programs of `nvcc -cudart shared`", "yes", UNTRIED, "yes", "", ("tests/remoting/test_runtime_library.py::test_the_runtime_as_a_library_is_this_packages",)),
-    Row("CuPy, Warp, `cuda.compute`", "no", "no", "yes", "", ("tests/remoting/test_runtime_library.py::test_a_program_with_the_runtime_linked_in_is_told_once_why_it_fails",), "[direct mode](direct-mode.md), Numba or PyCUDA"),
-    Row("programs of plain `nvcc`", "no", "no", "yes", "", ("tests/remoting/test_runtime_library.py::test_a_program_with_the_runtime_linked_in_is_told_once_why_it_fails",), "`nvcc -cudart shared`, or [direct mode](direct-mode.md)"),
+    Row("CuPy, Warp, `cuda.compute`", "no", "no", "yes, on a real GPU", "", ("tests/remoting/test_runtime_library.py::test_a_program_with_the_runtime_linked_in_is_told_once_why_it_fails",), "[direct mode](direct-mode.md), Numba or PyCUDA"),
+    Row("programs of plain `nvcc`", "no", "no", "yes, on a real GPU", "", ("tests/remoting/test_runtime_library.py::test_a_program_with_the_runtime_linked_in_is_told_once_why_it_fails",), "`nvcc -cudart shared`, or [direct mode](direct-mode.md)"),
 )  # fmt: skip
 
 
