@@ -121,7 +121,7 @@ step(300); print(0 < interrupts < 300)
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_signal_while_a_wait_looks_whether_its_worker_is_there_does_not_end_it(way: str) -> None:
-    """That look waits for nothing, and yet a signal at that moment makes it an error: once in two hundred signals."""
+    """A signal at the moment of that look makes it an error, although it waits for nothing: once in two hundred signals."""
     code = """
 wait(); hold(s); ok(d.cuMemsetD32Async(p, 7, 1, s)); came = [0]
 def alarm(*_): came[0] += 1

@@ -64,7 +64,7 @@ print(len(heard) == N, [n for n, _ in heard] == list(range(N)), [status for _, s
 
 @AT_ADDRESSES_OF_THE_PROGRAM
 def test_memory_of_graphs_goes_back_after_functions_without_room() -> None:
-    """What goes back waits for functions that are to come; those that never will must not count."""
+    """Memory that goes back waits for functions that are to come; those that never will must not count."""
     code = (
         FILL
         + """

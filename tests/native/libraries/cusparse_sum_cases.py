@@ -164,7 +164,7 @@ def matrices_without_elements() -> str:
 
 @case
 def factors_of_zero_and_values_that_cancel() -> str:
-    """What stands in one of the matrices is an element of the sum, whatever its value is."""
+    """An element of one of the matrices is one of the sum, whatever its value is."""
     s = library()
     a, b = (sparse.csr_array(sparse_numbers(11, 12, np.float64, 0.4)) for _ in range(2))
     opposite = sparse.csr_array((-a.data, a.indices, a.indptr), shape=a.shape)
