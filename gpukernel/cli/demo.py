@@ -79,10 +79,12 @@ def demo(
     try:
         path = notebook or demo_notebooks() / "02-classification.ipynb"
         kernel = kernel or _kernel_of(path)
-        model, specs = _slices_of(kernel)
-        for spec in specs:
+        model, own = _slice_of(kernel)
+        for spec in kernelspecs.STANDARD:
             kernelspecs.write(spec, Path(sys.prefix, "share", "jupyter", "kernels"))
         with tempfile.TemporaryDirectory(prefix="gpukernel-") as state:
+            if own is not None:
+                _offer_for_now(own, Path(state, "jupyter"))
             with console.status(f"Starting a pool with one simulated server: 2 × {model.upper()} …"):
                 pool = EmbeddedPool(f"{model}:2", Path(state))
                 pool.start()
@@ -114,13 +116,20 @@ def _kernel_of(path: Path) -> str:
     return name if isinstance(name, str) and OF_A_SLICE.fullmatch(name) else STANDARD_KERNEL
 
 
-def _slices_of(kernel: str) -> tuple[str, list[kernelspecs.SliceSpec]]:
-    """Return the model of the devices that a kernel's slice is of, and the kernelspecs to install."""
+def _slice_of(kernel: str) -> tuple[str, kernelspecs.SliceSpec | None]:
+    """Return the model of the devices that a kernel's slice is of, and its kernelspec where it is none of the standard ones."""
     named = OF_A_SLICE.fullmatch(kernel)
-    model, specs = named["model"] if named else "v100", [*kernelspecs.STANDARD]
-    if named and model != "v100":
-        specs.append(kernelspecs.SliceSpec(float(named["share"]), model.upper()))
-    return model, specs
+    model = named["model"] if named else "v100"
+    return model, kernelspecs.SliceSpec(
+        float(named["share"]), model.upper()
+    ) if named and model != "v100" else None
+
+
+def _offer_for_now(spec: kernelspecs.SliceSpec, data: Path) -> None:
+    """Let this process and those that it starts find a kernelspec; the environment keeps none that later pools cannot serve."""
+    kernelspecs.write(spec, data / "kernels")
+    others = os.environ.get("JUPYTER_PATH")
+    os.environ["JUPYTER_PATH"] = f"{data}{os.pathsep}{others}" if others else str(data)
 
 
 def _note() -> Path:

@@ -101,6 +101,8 @@ def test_its_devices_are_those_that_the_kernel_asks_for(
     said = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path, check=True).stdout
     result = said.partition("What the notebook found")[2].partition("What the pool saw")[0]
     assert found in result, said
+    # No kernel stays behind that a pool of the standard model cannot give.
+    assert not list(Path(sys.prefix, "share", "jupyter", "kernels").glob("gpu-h100-*"))
 
 
 class Steps:

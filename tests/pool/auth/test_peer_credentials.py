@@ -14,6 +14,7 @@ import pytest
 
 from gpukernel.pool.auth.identity import Identity
 from gpukernel.pool.auth.peer_credentials import network_of, serve_with_peer_credentials
+from gpukernel.pool.doors.front import HTTP2
 from gpukernel.pool.store.store import Store
 
 MIB = 2**20
@@ -87,7 +88,7 @@ async def an_echo(path: Path) -> AsyncIterator[list[asyncio.Transport]]:
 def test_much_that_is_said_waits_for_a_slow_listener_and_arrives_whole(
     tmp_path: Path, identity: Noted
 ) -> None:
-    said = secrets.token_bytes(16 * MIB)
+    said = HTTP2 + secrets.token_bytes(16 * MIB - len(HTTP2))
 
     async def work() -> None:
         socket_path, behind = tmp_path / "pool.sock", tmp_path / "behind"
@@ -138,13 +139,13 @@ def test_what_is_said_before_the_pool_listens_arrives_in_order(
             serve_with_peer_credentials(socket_path, behind, identity, everybody=False),
         ):
             reader, writer = await asyncio.open_unix_connection(str(socket_path))
-            for word in (b"first ", b"second "):
+            for word in (HTTP2, b"second "):
                 writer.write(word)
                 await asyncio.sleep(0.1)
             listens.set()
             writer.write(b"third")
-            heard = await asyncio.wait_for(reader.readexactly(len(b"first second third")), 30)
-            assert heard == b"first second third"
+            said = HTTP2 + b"second third"
+            assert await asyncio.wait_for(reader.readexactly(len(said)), 30) == said
             writer.close()
 
     asyncio.run(work())
@@ -166,13 +167,16 @@ def test_each_connection_is_noted_with_its_account_until_either_side_ends_it(
             serve_with_peer_credentials(socket_path, behind, identity, everybody=False),
         ):
             people = [await asyncio.open_unix_connection(str(socket_path)) for _ in range(3)]
+            for reader, writer in people:
+                writer.write(HTTP2)
+                assert await asyncio.wait_for(reader.readexactly(len(HTTP2)), 30) == HTTP2
             await until(3)
             assert set(identity.there.values()) == {os.getuid()}
             assert all(peer.startswith("unix-abstract:gpukernel-") for peer in identity.there)
             people[0][1].close()
             await until(2)
             async with asyncio.timeout(30):
-                while len(there) < 3:
+                while not any(one.is_closing() for one in there):
                     await asyncio.sleep(0.01)
             ends = [one for one in there if not one.is_closing()]
             ends[0].write(b"last words")
@@ -191,7 +195,8 @@ def test_nobody_waits_at_a_socket_behind_which_nobody_is(tmp_path: Path, identit
         async with serve_with_peer_credentials(
             tmp_path / "pool.sock", tmp_path / "nothing", identity, everybody=False
         ):
-            reader, _ = await asyncio.open_unix_connection(str(tmp_path / "pool.sock"))
+            reader, writer = await asyncio.open_unix_connection(str(tmp_path / "pool.sock"))
+            writer.write(HTTP2)
             assert await asyncio.wait_for(reader.read(), 30) == b""
             assert not identity.there
 
