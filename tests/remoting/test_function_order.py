@@ -72,6 +72,19 @@ def order(code: str, line: str, before: str) -> None:
             "BEFORE; waits(a, 1); ok(d.cuEventRecord(e, a)); ok(d.cuStreamWaitEvent(b, e, 0)); call(b, lambda: said.append(2)); ok(d.cuEventRecord(f, b)); ok(d.cuStreamWaitEvent(u, f, 0)); call(u, lambda: said.append(3)); print(said); release_late()",
             "[]\n[1, 2, 3]",
         ),
+        # What waits for other work behind a function: its own next function, and who waits for an event behind that wait.
+        (
+            "BEFORE; waits(a, 1); hold(b); ok(d.cuEventRecord(e, b)); ok(d.cuStreamWaitEvent(a, e, 0)); call(a, lambda: said.append(2)); release(); time.sleep(0.2); print(seen(), list(said), *then())",
+            "1 [] [1, 2] 1",
+        ),
+        (
+            "w = stream(); BEFORE; waits(a, 1); hold(b); ok(d.cuEventRecord(e, b)); ok(d.cuStreamWaitEvent(a, e, 0)); ok(d.cuEventRecord(f, a)); ok(d.cuStreamWaitEvent(w, f, 0)); fill(w, 7); release(); print(seen(), state(d.cuEventQuery(f)), *then())",
+            "1 NOT_READY [1] 7",
+        ),
+        (
+            "BEFORE; waits(a, 1); hold(b); ok(d.cuEventRecord(e, b)); ok(d.cuStreamWaitEvent(a, e, 0)); ok(d.cuEventRecord(f, a)); ok(d.cuStreamWaitEvent(blocking, f, 0)); fill(blocking, 7); release(); print(seen(), *then())",
+            "1 [1] 7",
+        ),
         # An event that programs may share.
         (
             "g = ok(d.cuEventCreate(4 | 2)); BEFORE; waits(a, 1); ok(d.cuEventRecord(g, a)); release(); print(state(d.cuEventQuery(g)), len(said), *then(), state(d.cuEventQuery(g)))",
@@ -111,25 +124,30 @@ def test_a_wait_is_over_when_the_functions_have_run(wait: str, before: str) -> N
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(6))
 def test_functions_keep_their_order_among_any_work(seed: int) -> None:
-    """Each stream counts in a word of its own, and a function finds the count that its place says."""
+    """Each stream counts in a word of its own, and a function comes after those before it, in its stream or by events."""
     code = f"""
 r = random.Random({seed}); streams = [a, b, blocking, 0]; words = {{int(s): int(ok(d.cuMemAlloc(4))) for s in streams}}; counts = dict.fromkeys(words, 0); ran = {{s: [] for s in words}}; asked = {{s: [] for s in words}}
+knows = {{s: {{}} for s in words}}; at = {{}}; early = []  # functions that a stream's next one comes after, by their streams; those of events; those that came before
 ok(d.cuCtxSynchronize()); events = [ok(d.cuEventCreate(0)) for _ in range(4)]
-def put(s): n = len(asked[int(s)]); asked[int(s)].append(n); (call if r.random() < 0.7 else lambda s, f: back(s, lambda status: f()))(s, lambda: (time.sleep(r.choice([0, 0, 0.002])), ran[int(s)].append(n)))
+def put(s):
+    n, first = len(asked[int(s)]), dict(knows[int(s)]); asked[int(s)].append(n); knows[int(s)][int(s)] = n + 1
+    def run(): time.sleep(r.choice([0, 0, 0.002])); early.extend((s, n, t) for t, least in first.items() if len(ran[t]) < least); ran[int(s)].append(n)
+    (call if r.random() < 0.7 else lambda s, f: back(s, lambda status: f()))(s, run)
+def learn(s, of): knows[int(s)] = {{t: max(knows[int(s)].get(t, 0), of.get(t, 0)) for t in words}}
 def work(s): counts[int(s)] += 1; ok(d.cuMemsetD32Async(words[int(s)], counts[int(s)], 1, s))
-def record(s): ok(d.cuEventRecord(r.choice(events), s))
-def join(s): ok(d.cuStreamWaitEvent(s, r.choice(events), 0))
-def sync(s): ok(d.cuStreamSynchronize(s)); assert ran[int(s)] == asked[int(s)]
+def record(s): e = r.choice(events); ok(d.cuEventRecord(e, s)); at[int(e)] = dict(knows[int(s)])
+def join(s): e = r.choice(events); ok(d.cuStreamWaitEvent(s, e, 0)); learn(s, at.get(int(e), {{}}))
+def sync(s): ok(d.cuStreamSynchronize(s)); assert ran[int(s)] == asked[int(s)] and all(len(ran[t]) >= least for t, least in knows[int(s)].items())
 def read(s): out = bytes(4); ok(d.cuMemcpyDtoHAsync(out, words[int(s)], 4, s)); ok(d.cuStreamSynchronize(s)); assert int.from_bytes(out, "little") == counts[int(s)] and ran[int(s)] == asked[int(s)]
 def query(s): assert state(d.cuStreamQuery(s)) == "NOT_READY" or ran[int(s)] == asked[int(s)]
 def everything(s): ok(d.cuCtxSynchronize()); assert ran == asked
 for s in streams: ok(d.cuMemsetD32Async(words[int(s)], 0, 1, s))
 for i in range(400): r.choices([put, work, record, join, sync, read, query, everything], [8, 4, 3, 3, 1, 1, 2, 0.3])[0](r.choice(streams))
-everything(0); print(ran == asked, sum(map(len, ran.values())) > 50)
+everything(0); print(ran == asked, sum(map(len, ran.values())) > 50, early)
 """
-    says(ORDER + code, ["True True"])
+    says(ORDER + code, ["True True []"])
 
 
 @pytest.mark.parametrize(

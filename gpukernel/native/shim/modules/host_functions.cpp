@@ -35,7 +35,7 @@ class Caller {
     // A function, or a gate, which no function of its own comes with, or a report.
     struct Gate {
         HostCall call{};                   // or none
-        uint64_t local = 0;                // and a function that runs in the program; 0: none
+        uint64_t local = 0;                // and a function that runs in the program before; 0: none
         uint64_t stream = 0, request = 0;  // its request, in this stream
         bool open = false;                 // the worker does not wait for it
         bool report = false;
@@ -163,12 +163,13 @@ class Caller {
             tell_passed(*of_, gate.stream, gate.request - 1);
             tell_function(*of_, {gate.request, gate.stream, std::move(gate.question), early});
         }
-        if (gate.call) {
+        // Those before it in its stream that the worker was given have run by now, one after another, in this
+        // thread.
+        wait_for_calls(*of_, gate.local);
+        if (gate.call)
             perform(gate.call, status);
-        } else {  // those before it in its stream have run by now, one after another, in this thread
-            wait_for_calls(*of_, gate.local);
+        else
             --host_calls_left;
-        }
         if (status == CUDA_SUCCESS) tell_passed(*of_, gate.stream, gate.request);
         lock.lock();
         if (status != CUDA_SUCCESS) {
@@ -301,6 +302,8 @@ CUresult call_in_order(Connection& connection, const HostCall& call) {
             std::move(lock));
         if (open) note_open(connection, canonical(of));
         caller->expect(number, {.call = call,
+                                .local = call_before_next(connection, canonical(of)),
+
                                 .stream = canonical(of),
                                 .request = request.number(),
                                 .open = open,

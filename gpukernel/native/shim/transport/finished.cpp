@@ -99,7 +99,8 @@ uint64_t call_of_gate(const Connection& connection, const Finished::Stream& stre
     const uint64_t call = std::max(stream.call, stream.gate.call);
     return has_run(connection, call) ? 0 : call;
 }
-// What may come behind a function that the worker does not wait for: it needs no more than that one's turn.
+// What may come behind a function that the worker does not wait for, or that runs in the program: it needs no
+// more than that one's turn, which is kept here.
 bool comes_behind(uint16_t call) {
     switch (call) {
         case static_cast<uint16_t>(CustomCall::host_function):
@@ -339,7 +340,7 @@ void gate_request(Connection& connection, uint16_t call, std::optional<uint64_t>
     look_at_news(connection);
     const bool works = leaves_work(call) || call == static_cast<uint16_t>(CustomCall::copy_to_host);
     const auto gate_where_needed = [&](uint64_t name, const Finished::Stream& of, bool waits) {
-        if ((works && !has_run(connection, of.call)) || (waits && is_open(connection, of)))
+        if (waits && ((works && !has_run(connection, of.call)) || is_open(connection, of)))
             gate(connection, name, call_of_gate(connection, of));
     };
     if (const Finished::Stream* const of = stream ? find(connection, canonical(*stream)) : nullptr)
@@ -460,6 +461,11 @@ void note_open(Connection& connection, uint64_t stream) {
     if (Finished::Stream* const of = find(connection, stream)) of->open = connection.foresight.requests;
 }
 
+uint64_t call_before_next(Connection& connection, uint64_t stream) {
+    const Finished::Stream* const of = find(connection, stream);
+    return of ? call_of_gate(connection, *of) : 0;
+}
+
 std::optional<uint64_t> due_now(Connection& connection, uint64_t stream) {
     std::lock_guard lock(connection.mutex);
     Finished::Stream* const of = find(connection, stream);
@@ -489,7 +495,7 @@ std::optional<CUresult> foreseen_cuEventElapsedTime(Connection& connection, floa
     return std::nullopt;
 }
 // Devices of a lease do not know of each other: what waits for another one's event is this thread.
-// Nothing has to wait for what is done.  A stream without work of its own comes after the same host function.
+// Nothing has to wait for what is done.  The stream's later work comes after the event's host functions, too.
 std::optional<CUresult> foreseen_cuStreamWaitEvent(Connection& connection, CUstream stream, CUevent event,
                                                    unsigned flags) {
     if (!may_be_of(connection, event)) return cuEventSynchronize(event);
@@ -497,14 +503,16 @@ std::optional<CUresult> foreseen_cuStreamWaitEvent(Connection& connection, CUstr
     std::lock_guard lock(connection.mutex);
     const Finished::Recording* const found = find_event(connection, event);
     Finished::Stream* const in = find(connection, of);
-    if (flags || !found || !in || has_mirrors() || !passed(connection, *found)) return std::nullopt;
+    if (!found || !in) return std::nullopt;
+    const bool is_passed = passed(connection, *found);
     if (!has_run(connection, found->call)) {
-        if (in->blocks || !done(connection, of)) {
+        if (in->blocks) {
             gate(connection, of, found->call);
             return std::nullopt;
         }
         in->call = std::max(in->call, found->call);
     }
+    if (flags || has_mirrors() || !is_passed) return std::nullopt;
     return connection.alive() ? std::optional(CUDA_SUCCESS) : std::nullopt;
 }
 // An event that is not known here is asked for, and so must come after the gate.

@@ -7,7 +7,9 @@
 //
 // A stream whose work is finished may have a host function that runs in the program (modules/local_calls.h):
 // then its later work waits at a gate, which is put into the stream before it.  The same holds for a function
-// that the worker reports: only work of its stream has to wait for it, and not the next function.
+// that the worker reports: only work of its stream has to wait for it, and neither the next function, whose
+// turn is kept in the program, nor a wait for an event.  What comes after such a wait comes after the event's
+// functions, too.
 //
 // A worker that has ended cannot be asked and is not: whoever answers from here looks at the connection
 // first.
@@ -131,6 +133,8 @@ bool may_tell(Connection& connection, uint64_t stream);
 bool may_be_open(Connection& connection, uint64_t stream);
 // Under the mutex: the request that has begun is one.
 void note_open(Connection& connection, uint64_t stream);
+// Under the mutex: the host function run in the program that a stream's next one comes after; 0: none.
+uint64_t call_before_next(Connection& connection, uint64_t stream);
 // --- under the mutex, for the other files of this folder ---
 Finished::Stream* find_stream(Connection& connection, uint64_t stream);
 Finished::Recording* find_event(Connection& connection, CUevent event);
