@@ -83,8 +83,8 @@ name.value.decode()
     ("own", "words", "found"),
     [
         ("gpu-h100-0.02", (), "H100"),
-        ("gpu-h100-0.02", ("--kernel", "gpu-v100-0.05"), "V100"),
-        ("python3", (), "V100"),
+        pytest.param("gpu-h100-0.02", ("--kernel", "gpu-v100-0.05"), "V100", marks=pytest.mark.thorough),
+        pytest.param("python3", (), "V100", marks=pytest.mark.thorough),
     ],
 )
 def test_its_devices_are_those_that_the_kernel_asks_for(

@@ -144,7 +144,8 @@ def test_what_the_upgrade_renames_keeps_every_row(copies: Callable[..., Iterator
 
 
 @pytest.mark.parametrize(
-    ("make", "stride", "least"), [(make_previous, -(-STRIDE // 3), 9), (make_old, STRIDE, 40)]
+    ("make", "stride", "least"),
+    [(make_previous, -(-STRIDE // 3), 9), pytest.param(make_old, STRIDE, 40, marks=pytest.mark.thorough)],
 )
 def test_whenever_an_upgrade_is_killed_the_next_start_finishes_it(
     copies: Callable[..., Iterator[str]], make: Callable[[str], None], stride: int, least: int
