@@ -20,6 +20,8 @@ OFFSETS = (-(2**31), -(2**31) + 64, -(2**30) - 8, -(2**30), -64, 0, 64, 2**30, 2
 LANES = {
     # Permuted, so that no lane's address follows from another's; lane 19 alone leaves the array.
     "inside": "",
+    # Side by side, which is seen when it runs.
+    "inside in a row": "sub.u32 %n, %n, 5; mul.lo.u32 %n, %n, 5; and.b32 %n, %n, 31; mul.wide.u32 %at, %n, {bytes};",
     "behind": "@%here mov.u64 %at, 256;",
     "before": "@%here mov.u64 %at, -8;",
     "far": "@%here mov.u64 %at, 0x80000000;",
@@ -84,7 +86,7 @@ def kernel(space: str, address_bits: int, bits: int, body: str, offset: int, lan
         bits=bits,
         bytes=bits // 8,
         minus=-offset,
-        lane=lane,
+        lane=lane.format(bytes=bits // 8),
         base="ld.param.u64 %base, [out];" if space == "global" else "",
         body=text,
     )

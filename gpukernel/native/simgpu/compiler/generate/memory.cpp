@@ -138,7 +138,9 @@ Access Generator::element(const MemoryOp& m, uint32_t n) const {
 bool Generator::memory() {
     MemoryOp m;
     if (!memory_op(s_->key, m)) return false;
-    if (op_->imm < INT32_MIN || op_->imm > INT32_MAX) return false;
+    // An instruction's displacement has 32 bits, and so has that of the last part of a row or of a vector.
+    constexpr int64_t kMostBehind = 1 << 12;
+    if (op_->imm < INT32_MIN || op_->imm > INT32_MAX - kMostBehind) return false;
     if (m.where == MemoryOp::param && !m.loads) return false;
     if (m.count == 1 ? plain_access(m) : vector_access(m)) return true;
     return lane_access(m);
