@@ -117,8 +117,9 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
 CUresult before_managed(Connection& connection);
 // Makes pinned memory of so many bytes, with whole units reserved here, memory that kernels reach.
 CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t room, uint64_t bytes);
-// How much of mapped host memory there is from `address` on; nothing where that is something else.
-std::optional<uint64_t> mapped_bytes(CUdeviceptr address);
+// How much there is from `address` on, in the device's addresses, of managed memory, mapped host memory or
+// registered memory that kernels reach; nothing where that is something else.  Others of them may follow.
+std::optional<uint64_t> bytes_from(CUdeviceptr address);
 // Registered memory that kernels reach (mirrors.cpp).
 struct RegisteredMemory {
     uint64_t address, bytes;

@@ -410,7 +410,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     // Who knows a block by its number must not find it under another allocation.
     if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) forget_spares(*connection);
     uint64_t value = 0;
-    if (const auto host = host_at(ptr)) {
+    uint64_t begin;
+    if (const auto host = host_at(ptr, &begin)) {
         switch (attribute) {
             case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
                 value = CU_MEMORYTYPE_HOST;
@@ -423,6 +424,12 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
                 if (!host->room)
                     if (CUresult error = registered_device_pointer(ptr, value); error != CUDA_SUCCESS)
                         return error;
+                break;
+            case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+                value = begin;
+                break;
+            case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+                value = host->bytes;
                 break;
             case CU_POINTER_ATTRIBUTE_MAPPED:
                 value = host->room != 0 || host->flags & CU_MEMHOSTREGISTER_DEVICEMAP;
