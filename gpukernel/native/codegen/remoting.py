@@ -55,7 +55,7 @@ def _before(call: DriverCall, arguments: str) -> list[str]:
         element = int(re.findall(r"D(8|16|32)", name)[0]) // 8
         sizes = f"dstPitch, Width, {element}, {last}" if last == "Height" else f"0, {last}, {element}, 1"
         lines.append(
-            f"    if (CUresult error = reach_host({to}, pitched_bytes({sizes})); error != CUDA_SUCCESS) return error;"
+            f"    if (CUresult error = reach_host(*connection, {to}, pitched_bytes({sizes})); error != CUDA_SUCCESS) return error;"
         )
     if "local" in call.flags:
         lines.append(f"    if (auto done = local_{name}({arguments})) return *done;")

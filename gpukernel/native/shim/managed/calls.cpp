@@ -262,13 +262,14 @@ CUresult gpukernel::shim::adopt_pinned(Device& device, CUdeviceptr address, uint
     a.host_flags = 0, a.bytes = bytes;
     return CUDA_SUCCESS;
 }
-std::optional<uint64_t> gpukernel::shim::bytes_from(CUdeviceptr address) {
+std::optional<uint64_t> gpukernel::shim::bytes_from(CUdeviceptr address, const Connection*& owner) {
     if (!has_managed() || holds_managed()) return std::nullopt;
     ManagedLock lock(managed().mutex);
     if (const Mirror* m = managed().find_mirror(address); m && !m->library)
         return m->bytes - (address - m->address);
     const ManagedAllocation* a = managed().find(address);
     if (!a || a->mapped) return std::nullopt;
+    owner = &a->connection();
     const uint64_t inside = address - a->address;
     return inside < a->bytes ? a->bytes - inside : 0;
 }

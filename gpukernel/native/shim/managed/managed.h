@@ -119,7 +119,8 @@ CUresult before_managed(Connection& connection);
 CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t room, uint64_t bytes);
 // How much there is from `address` on, in the device's addresses, of managed memory, mapped host memory or
 // registered memory that kernels reach; nothing where that is something else.  Others of them may follow.
-std::optional<uint64_t> bytes_from(CUdeviceptr address);
+// `owner`: whose memory it is, where it has that address in this process, too.
+std::optional<uint64_t> bytes_from(CUdeviceptr address, const Connection*& owner);
 // Registered memory that kernels reach (mirrors.cpp).
 struct RegisteredMemory {
     uint64_t address, bytes;

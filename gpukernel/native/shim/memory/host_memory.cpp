@@ -65,15 +65,18 @@ std::optional<HostMemory> host_at(uint64_t address, uint64_t* begin) {
     return it->second;
 }
 
-Pinned pinned_at(CUdeviceptr address, uint64_t bytes) {
+Pinned pinned_at(const Connection& connection, CUdeviceptr address, uint64_t bytes) {
     if (allocated && address - QUIET_FROM < QUIET_BYTES) {
         std::lock_guard lock(host_mutex);
         const auto it = host_memory_at(address);
         if (it != host_memory.end() && it->second.room)
             return bytes <= it->second.bytes - (address - it->first) ? Pinned::here : Pinned::beyond;
     }
-    const auto left = bytes_from(address);
-    return !left ? Pinned::none : bytes <= *left ? Pinned::reached : Pinned::beyond;
+    const Connection* owner = nullptr;
+    const auto left = bytes_from(address, owner);
+    if (!left) return Pinned::none;
+    if (bytes > *left) return Pinned::beyond;
+    return owner && owner != &connection ? Pinned::here : Pinned::reached;
 }
 
 std::shared_lock<std::shared_mutex> write_to_host() {
@@ -91,8 +94,8 @@ CUresult map_parameters(const char* block, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult reach_host(CUdeviceptr& address, uint64_t bytes) {
-    if (pinned_at(address, bytes) == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+CUresult reach_host(const Connection& connection, CUdeviceptr& address, uint64_t bytes) {
+    if (pinned_at(connection, address, bytes) == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
     const auto found = registered_at(address);
     if (!found) return map_here(address);
     if (found->flags & CU_MEMHOSTREGISTER_READ_ONLY || bytes > found->bytes - (address - found->address))

@@ -21,9 +21,10 @@ struct RegisteredMemory;
 std::optional<RegisteredMemory> registered_at(uint64_t address);
 
 // What of memory that is the program's, too, lies at an address on the device: nothing, more than there is,
-// pinned memory that no kernel has used, whose bytes are here, or memory that the device reaches.
+// memory whose bytes are here, or memory that the device reaches.  Here are those of pinned memory that no
+// kernel has used, and of what another device of the lease reaches.
 enum class Pinned : uint8_t { none, beyond, here, reached };
-Pinned pinned_at(CUdeviceptr address, uint64_t bytes);
+Pinned pinned_at(const Connection& connection, CUdeviceptr address, uint64_t bytes);
 
 // Shared by copies that write to host memory, which does not become managed memory meanwhile.
 std::shared_lock<std::shared_mutex> write_to_host();
@@ -32,7 +33,7 @@ std::shared_lock<std::shared_mutex> write_to_host();
 CUresult map_parameters(const char* block, size_t bytes);
 // The same for memory of which so many bytes are to be filled; the address of registered memory becomes the
 // device's.
-CUresult reach_host(CUdeviceptr& address, uint64_t bytes);
+CUresult reach_host(const Connection& connection, CUdeviceptr& address, uint64_t bytes);
 // The bytes from the first of so many rows to the end of the last; sizes that the worker will refuse are
 // saturated.
 uint64_t pitched_bytes(uint64_t pitch, uint64_t elements, uint64_t element, uint64_t rows);

@@ -52,7 +52,7 @@ CUresult queue(Connection& connection, const MemoryOperations& asked, CUstream s
     MemoryOperations operations = asked;
     for (CUstreamBatchMemOpParams& one : operations)
         if (writes(one.operation))
-            if (CUresult error = reach_host(one.writeValue.address, bytes_of(one.operation));
+            if (CUresult error = reach_host(connection, one.writeValue.address, bytes_of(one.operation));
                 error != CUDA_SUCCESS)
                 return error;
     auto is_ours = [](const CUstreamBatchMemOpParams& one) {
