@@ -150,7 +150,9 @@ CUresult end_reach(CUdeviceptr address, uint64_t bytes, const std::function<CUre
 void forget_reserved(CUdeviceptr range);  // whose addresses are free again
 
 // Serves a fault at `address`, in the thread that serves all of them; false where it is not of managed
-// memory.
-bool serve_fault(uint64_t address, std::optional<bool> writing);
+// memory, or nothing may be fetched: a signal's handler touched it while its thread waited in a CUDA call.
+bool serve_fault(uint64_t address, std::optional<bool> writing, bool may_fetch);
+constexpr char IN_A_CALL[] =
+    "managed memory was touched in the middle of a CUDA call, where it cannot be fetched.";
 
 }  // namespace gpukernel::shim

@@ -150,7 +150,9 @@ CUresult Connection::await(PendingAnswer& answer) {
         reading_ = true;
         lock.unlock();
         CUresult result;
+        reads_answers = true;
         PendingAnswer* const whose = read_answer(answer, result);
+        reads_answers = false;
         lock.lock();
         if (whose) {
             forget(*whose);
