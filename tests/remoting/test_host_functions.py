@@ -299,3 +299,14 @@ def test_numbers_of_functions_without_room_are_told_in_their_order_and_gates_hav
             await until(lambda: unused(one))
 
     asyncio.run(story())
+
+
+def test_a_program_may_end_while_a_function_runs_that_comes_back_to_it() -> None:
+    """Python ends the thread of such a one, and with it the system unwinds what called the function."""
+    code = """
+import time
+for a in (stream(), stream()): call(a, lambda: (said.append(1), time.sleep(2)))
+while len(said) < 1: pass
+print("end")
+"""
+    says(code, ["end"])

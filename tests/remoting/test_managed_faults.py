@@ -51,6 +51,23 @@ print(seen)
     says(SLOW + code, ["1 1", "[1]"])
 
 
+def test_a_signal_s_handler_that_touches_managed_memory_in_a_call_that_waits_ends_the_program() -> None:
+    """Its thread is the one that reads answers, so that the page's never came and the program hung."""
+    code = """
+import signal; libc.signal.restype = ctypes.c_void_p; seen = []; p, a = managed(100_000); slow(p, 3_000_000)
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda number: seen.append(int(a[7]))); libc.signal(14, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.05); wait(); print(seen, a[0])
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(MANAGED + SLOW + code)
+            assert (done.returncode, done.stdout) == (-signal.SIGSEGV, ""), done.stderr
+            assert "touched in the middle of a CUDA call" in done.stderr
+
+    asyncio.run(story())
+
+
 def test_a_program_that_waits_for_a_page_can_be_ended() -> None:
     code = 'p, a = managed(100_000); slow(p, 4_000_000_000); print("touch", flush=True); a[0] + 1; print("never")'
 

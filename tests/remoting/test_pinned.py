@@ -143,6 +143,16 @@ g = ok(d.cuGraphInstantiate(ok(d.cuStreamEndCapture(s)), 0)); ok(d.cuGraphLaunch
     says(code, ["{6}"])
 
 
+def test_a_stream_writes_a_value_to_pinned_memory_that_no_kernel_has_used() -> None:
+    """By either address of registered memory, too; to wait for one there is refused by its name, as in managed memory."""
+    code = """
+s = ok(d.cuStreamCreate(1)); p, a = pinned(100); q, b = pinned(100); c = np.zeros(100, np.uint32); h = c.ctypes.data; ok(d.cuMemHostRegister(h, 400, 2))
+ok(d.cuStreamWriteValue32(s, p + 8, 5, 0)); ok(d.cuStreamWriteValue64(s, p + 16, 6 << 32 | 7, 0)); ok(d.cuStreamWriteValue32(s, h + 8, 8, 0)); ok(d.cuStreamSynchronize(s)); print(a[:7].tolist(), c[2])
+print(name(d.cuStreamWriteValue32(s, p + 400, 1, 0)), name(d.cuStreamWaitValue32(s, q, 0, 0)), name(d.cuStreamWaitValue32(s, h, 0, 0)), name(d.cuCtxSynchronize()))
+"""
+    says(code, ["[0, 0, 5, 0, 7, 6, 0] 8", "INVALID_VALUE NOT_SUPPORTED NOT_SUPPORTED SUCCESS"])
+
+
 def test_a_device_address_stands_for_the_hosts_side_of_a_copy_as_under_unified_addressing() -> None:
     code = """
 a, b, c, s = (*(ok(d.cuMemAlloc(4000)) for _ in range(3)), ok(d.cuStreamCreate(0)))

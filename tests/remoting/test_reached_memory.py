@@ -89,12 +89,22 @@ array(a + U, N)[:] = 4; add(a + U, N); wait(); one_kind(array(a + U, N)); reach(
     says(code, [refused, refused, f"{refused} {refused}", "5", "{0, 1} 5"])
 
 
-def test_a_device_that_is_reset_leaves_nothing() -> None:
-    code = """
-reach(); a = reserve(4 * U); mapped(a, 2 * U); array(a, 2 * N)[:] = 1; ok(d.cuDevicePrimaryCtxReset(0)); ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(0))))
-b = reserve(4 * U, 0, a); mapped(b, 2 * U); x = array(b, 2 * N); one_kind(x); kernel = load(ADD_ONE, b"add"); add(b, 2 * N); wait(); one_kind(x)
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_a_device_that_is_reset_leaves_nothing(earlier: int) -> None:
+    """Also where the call tells of an earlier one's error: the device is reset, and the program was not."""
+    code = (
+        f"""
+small = ok(d.cuMemAlloc(4)); reach(); a = reserve(4 * U); mapped(a, 2 * U); array(a, 2 * N)[:] = 1; m, _ = managed(100)
+if {earlier}: ok(d.cuMemsetD8(small, 1, 64 << 20))
+print(name(d.cuDevicePrimaryCtxReset(0)))
 """
-    says(code, ["0", "1"])
+        + """
+ok(d.cuCtxSetCurrent(ok(d.cuDevicePrimaryCtxRetain(0))))
+d.cuMemFree(m); print(name(d.cuCtxSynchronize())); b = reserve(4 * U, 0, a); print(a == b)
+mapped(b, 2 * U); x = array(b, 2 * N); one_kind(x); kernel = load(ADD_ONE, b"add"); add(b, 2 * N); wait(); one_kind(x)
+"""
+    )
+    says(code, ["INVALID_VALUE" if earlier else "SUCCESS", "INVALID_VALUE", "True", "0", "1"])
 
 
 @pytest.mark.parametrize("size", [1 << 30, 200 << 30])

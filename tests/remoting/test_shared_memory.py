@@ -102,6 +102,30 @@ def test_a_client_that_dies_in_the_middle_of_a_frame_costs_its_connection_only()
     asyncio.run(story())
 
 
+LIE = """
+import struct, time
+begin(); flag = int(ok(d.cuMemAlloc(4))); ok(d.cuMemsetD32(flag, 0, 1)); s = ok(d.cuStreamCreate(1)); ok(d.cuStreamWaitValue32(s, flag, 1, 0))
+ring = next(int(line.partition("-")[0], 16) for line in open("/proc/self/maps") if "gpukernel-ring" in line)
+def lie():
+    time.sleep(0.3); written = ctypes.c_uint64.from_address(ring + 256); answer = struct.pack("<IHHII", 8, 999, 777, 0, 0)
+    ctypes.memmove(ring + {data} + written.value % {size}, answer, len(answer)); written.value += len(answer)
+threading.Thread(target=lie).start(); begun = time.monotonic(); print(d.cuStreamSynchronize(s)[0].name, time.monotonic() - begun < 20)
+"""
+
+
+def test_a_worker_whose_answer_makes_no_sense_is_given_a_second_to_say_why() -> None:
+    """The stream never comes to its end, and the worker has nothing to say."""
+
+    async def story() -> None:
+        async with worker() as one:
+            done = await one.run(LIE.format(data=HEAD_BYTES + RING_BYTES, size=RING_BYTES))
+            assert done.stdout.split() == ["CUDA_ERROR_DEVICE_UNAVAILABLE", "True"], done.stderr
+            assert "an answer made no sense" in done.stderr
+            await still_serves(one)
+
+    asyncio.run(story())
+
+
 CALLS = """
 import time
 from pathlib import Path

@@ -9,6 +9,8 @@ import asyncio
 import os
 import signal
 
+import pytest
+
 from tests.remoting.conftest import worker
 
 BEGIN = """
@@ -274,3 +276,63 @@ use(1); stored(1, prompt, 2); print(word_of(1), thread.is_alive())
 os.kill(STOPPED, signal.SIGCONT); thread.join(); print(code(d.cuLibraryUnload(ended)))
 """
     assert beside_a_stopped_worker(code) == ["7 True", "400"]
+
+
+# Memory of the first device that the program sees, too, while the second is current.
+SEEN = """
+import numpy as np
+n = 1000; use(1); streams.append(ok(d.cuStreamCreate(0))); far = int(ok(d.cuMemAlloc(4 * n)))
+def view(p): return np.ctypeslib.as_array((ctypes.c_uint32 * n).from_address(p))
+def managed(): use(0); p = int(ok(d.cuMemAllocManaged(4 * n, 1))); use(1); return p, view(p)
+def mapped(): use(0); p = int(ok(d.cuMemHostAlloc(4 * n, 3))); use(1); return p, view(p)
+def reached(): use(0); p = int(ok(d.cuMemHostAlloc(4 * n, 1))); ok(d.cuMemHostGetDevicePointer(p, 0)); use(1); return p, view(p)
+def fill(p, value): use(0); ok(d.cuMemsetD32(p, value, n)); ok(d.cuCtxSynchronize()); use(1)
+def put(value): ok(d.cuMemsetD32Async(far, value, n, streams[2]))
+def there(): o = np.zeros(n, np.uint32); ok(d.cuMemcpyDtoH(o.ctypes.data, far, 4 * n)); return set(o.tolist())
+def rows(kind, to, of):
+    c = d.CUDA_MEMCPY2D(); c.dstMemoryType = c.srcMemoryType = d.CUmemorytype(kind); c.dstDevice = to; c.srcDevice = of
+    c.WidthInBytes = 200; c.Height = 10; c.srcPitch = c.dstPitch = 400; return c
+"""
+
+
+@pytest.mark.parametrize("kind", ["managed", "mapped", "reached"])
+def test_copies_take_memory_of_another_device_that_the_program_sees(kind: str) -> None:
+    assert with_two_devices(
+        SEEN
+        + f"""
+s = streams[2]; (p, a), (q, b) = {kind}(), {kind}(); o = np.zeros(n, np.uint32); h = int(ok(d.cuMemAllocHost(4 * n)))
+copies = [lambda to, of: d.cuMemcpyDtoD(to, of, 4 * n), lambda to, of: d.cuMemcpyDtoDAsync(to, of, 4 * n, s), lambda to, of: d.cuMemcpy(to, of, 4 * n), lambda to, of: d.cuMemcpyAsync(to, of, 4 * n, s)]
+for i, copy in enumerate(copies):
+    fill(p, i + 1); ok(copy(far, p)); ok(d.cuStreamSynchronize(s)); assert there() == {{i + 1}}, i
+    put(i + 11); ok(copy(p, far)); ok(d.cuStreamSynchronize(s)); assert set(a.tolist()) == {{i + 11}}, i
+    ok(copy(q, p)); ok(d.cuStreamSynchronize(s)); assert set(b.tolist()) == {{i + 11}}, i
+fill(p, 6); ok(d.cuMemcpyDtoH(o.ctypes.data, p, 4 * n)); assert set(o.tolist()) == {{6}}; ok(d.cuMemcpyDtoHAsync(h, p, 4 * n, s)); assert set(view(h).tolist()) == {{6}}
+o[:] = 8; ok(d.cuMemcpyHtoD(p, o.ctypes.data, 4 * n)); assert set(a.tolist()) == {{8}}; ok(d.cuMemcpyHtoDAsync(p, h, 4 * n, s)); assert set(a.tolist()) == {{6}}
+for kind in (2, 4):
+    fill(p, 3); put(4); ok(d.cuMemcpy2DAsync(rows(kind, far, p), s)); ok(d.cuStreamSynchronize(s)); assert there() == {{3, 4}}
+    fill(p, 5); put(7); ok(d.cuMemcpy2DAsync(rows(kind, p, far), s)); ok(d.cuStreamSynchronize(s)); assert set(a[:50].tolist()) == {{7}} and set(a[50:100].tolist()) == {{5}}
+print(code(d.cuMemcpyDtoD(far, p, 4 * n + 1)), code(d.cuCtxSynchronize()))
+"""
+    ) == ["1 0"]
+
+
+def test_rows_at_an_address_of_another_device_are_found_as_a_plain_copy_s_are() -> None:
+    """They were taken for the program's own, and it ended with a segmentation fault."""
+    assert with_two_devices(
+        SEEN
+        + """
+use(0); p = int(ok(d.cuMemAlloc(4 * n))); o = np.zeros(n, np.uint32); s = streams[2]; fill(p, 3); put(4)
+ok(d.cuMemcpy2DAsync(rows(4, far, p), s)); ok(d.cuStreamSynchronize(s)); print(there())
+fill(p, 5); put(6); ok(d.cuMemcpy2DAsync(rows(4, p, far), s)); use(0); ok(d.cuMemcpyDtoH(o.ctypes.data, p, 4 * n)); print(set(o[:50].tolist()), set(o[50:100].tolist()))
+use(1); o[:] = 9; ok(d.cuMemcpy2D(rows(4, p, o.ctypes.data))); use(0); ok(d.cuMemcpyDtoH(o.ctypes.data, p, 4 * n)); print(set(o[:50].tolist()), set(o[50:100].tolist()))
+"""
+    ) == ["{3, 4}", "{6} {5}", "{9} {5}"]
+
+
+def test_a_copy_within_another_device_is_in_the_order_of_its_stream() -> None:
+    assert with_two_devices(
+        """
+use(0); second = ok(d.cuMemAlloc(4096)); ok(d.cuMemsetD8(second, 3, 4096)); ok(d.cuCtxSynchronize()); blocked(1); thread = opened(1); use(1)
+ok(d.cuMemcpyAsync(memory[0], second, 4096, streams[1])); thread.join(); ok(d.cuStreamSynchronize(streams[1])); print(bytes_of(0))
+"""
+    ) == ["{3}"]

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -50,8 +51,12 @@ def _before(call: DriverCall, arguments: str) -> list[str]:
             f"    if (has_graph_memory()) if (auto done = graph_memory_{name}({arguments})) return *done;"
         )
     if "fills" in call.flags:
-        to = call.inputs[0].name
-        lines.append(f"    if (CUresult error = reach_host({to}); error != CUDA_SUCCESS) return error;")
+        to, *_, last = (each.name for each in call.inputs if each.type != "CUstream")
+        element = int(re.findall(r"D(8|16|32)", name)[0]) // 8
+        sizes = f"dstPitch, Width, {element}, {last}" if last == "Height" else f"0, {last}, {element}, 1"
+        lines.append(
+            f"    if (CUresult error = reach_host(*connection, {to}, pitched_bytes({sizes})); error != CUDA_SUCCESS) return error;"
+        )
     if "local" in call.flags:
         lines.append(f"    if (auto done = local_{name}({arguments})) return *done;")
     if "uses-memory" in call.flags:

@@ -133,21 +133,28 @@ CUresult CUDAAPI cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
 // Releases everything that this program has on the device, but not its pinned memory, which is its own.
 CUresult CUDAAPI cuDevicePrimaryCtxReset(CUdevice dev) {
     GPUKERNEL_DEVICE(device, dev);
+    CUresult earlier = CUDA_SUCCESS;
+    const auto reset = [&] {
+        Request request(device->connection, gpukernel::wire::ResetRequest{});
+        return request.send();
+    };
     const CUresult result = end_ranges(*device, [&] {
         return end_managed(device->connection, [&] {
             return end_graph_memory(*device, [&] {
                 forget_spares(device->connection);
-                Request request(device->connection, gpukernel::wire::ResetRequest{});
                 device->retained = 0;
                 forget_opened(device->connection);
                 forget_exports(*device);
                 forget_conditions(device->connection);
-                return request.send();
+                const CUresult first = reset();
+                if (first == CUDA_SUCCESS || first == GONE) return first;
+                earlier = first;  // perhaps of an asynchronous call, and then all has ended
+                return reset();
             });
         });
     });
     forget_names(device->connection);
-    return result;
+    return result == CUDA_SUCCESS ? earlier : result;
 }
 
 CUresult CUDAAPI cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {

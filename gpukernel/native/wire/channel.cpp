@@ -41,6 +41,11 @@ bool Channel::write_now(const void* data, size_t size) {
     return ::send(socket_.fd(), data, size, MSG_DONTWAIT | MSG_NOSIGNAL) == static_cast<ssize_t>(size);
 }
 
+void Channel::give_up_after(int seconds) {
+    socket_.timeout(seconds);
+    if (ring_) ring_->give_up_at(std::chrono::steady_clock::now() + std::chrono::seconds(seconds));
+}
+
 bool Channel::expect() {
     if (ring_) return ring_->expect(socket_);
     if (tls_ ? tls_->has_data() : ahead_at_ < ahead_end_) return true;

@@ -30,6 +30,9 @@ class Channel {
     // Writes all of it without waiting; false where that is not possible: a part may have been written.
     bool write_now(const void* data, size_t size);
 
+    // Lets reads and writes that come fail where one waits for longer than `seconds`, and all that wait then.
+    void give_up_after(int seconds);
+
     // Shared memory only: returns how many bytes can be read at `at`, in place, and then consumes them.
     size_t peek(const char*& at) { return ring_->peek(socket_, at); }
     void consumed(size_t size) { ring_->consumed(socket_, size); }

@@ -202,7 +202,8 @@ bool Ring::sleep(const Socket& socket, std::atomic<uint32_t>& sleeps, Ready read
     for (;;) {
         sleeps.store(ASLEEP, std::memory_order_seq_cst);
         if ((this->*ready)()) return true;
-        if (hung_up(socket)) return (this->*ready)();  // what it wrote before is still there
+        // What it wrote before is still there.
+        if (hung_up(socket) || Clock::now() >= gives_up_.load()) return (this->*ready)();
         futex(sleeps, FUTEX_WAIT, ASLEEP, worker_ ? &WORKER_LOOKS_UP : &LOOK_UP);
     }
 }

@@ -54,6 +54,8 @@ class Ring {
     // already.
     bool expect(const Socket& socket);
     void rouse();  // wakes the threads that sleep on this side, so that they look at the socket
+    // From then on whoever has to wait takes the other side for gone.
+    void give_up_at(std::chrono::steady_clock::time_point when) { gives_up_ = when; }
 
   private:
     // The adaptive spinning of the reader, or of the writer.
@@ -95,6 +97,8 @@ class Ring {
     uint64_t told_ = 0;                // up to there the writer knows what was read
     uint64_t written_ = 0, read_ = 0;  // the other side's positions, as last seen
     Waiter reading_, writing_;
+    std::atomic<std::chrono::steady_clock::time_point> gives_up_{
+        std::chrono::steady_clock::time_point::max()};
     const bool worker_;
 };
 

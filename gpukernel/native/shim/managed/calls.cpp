@@ -5,6 +5,7 @@
 #include "shim/graphs/capture.h"
 #include "shim/managed/pages.h"
 #include "shim/memory/devices.h"
+#include "shim/memory/host_memory.h"
 #include "shim/memory/memory.h"
 #include "shim/modules/host_functions.h"
 #include "shim/transport/request.h"
@@ -86,9 +87,10 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
     Answer answer;
     {
         ManagedLock lock(managed().mutex);
-        const ManagedAllocation* a = managed().find(address, 1);
+        const ManagedAllocation* a = managed().find(address);
         const Mirror* m = managed().find_mirror(address);
         if ((!a && !m) || (a && a->mapped)) return std::nullopt;
+        if (a && address - a->address >= a->bytes) return CUDA_ERROR_INVALID_VALUE;
         answer = a ? attribute_of(*a, attribute, address) : attribute_of(*m, attribute, address);
     }
     if (!answer.bytes) return CUDA_ERROR_NOT_SUPPORTED;
@@ -100,17 +102,6 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
 // --- hooks of the calls of codegen/calls.txt ---
 
 using Done = std::optional<CUresult>;
-
-namespace {
-// Sizes that the worker will refuse are saturated.
-uint64_t pitched_bytes(size_t pitch, size_t width, size_t height) {
-    uint64_t bytes = 0;
-    if (!height || __builtin_mul_overflow(pitch, height - 1, &bytes) ||
-        __builtin_add_overflow(bytes, width, &bytes))
-        return height ? UINT64_MAX : 0;
-    return bytes;
-}
-}  // namespace
 
 Done managed_cuMemFree_v2(Connection&, CUdeviceptr address) {
     ManagedLock lock(managed().mutex);
@@ -167,44 +158,44 @@ DeviceWork managed_cuMemsetD8_v2(Connection& c, CUdeviceptr to, unsigned char, s
     return {c, nullptr, {{to, n, true}}};
 }
 DeviceWork managed_cuMemsetD16_v2(Connection& c, CUdeviceptr to, unsigned short, size_t n) {
-    return {c, nullptr, {{to, n * 2, true}}};
+    return {c, nullptr, {{to, pitched_bytes(0, n, 2, 1), true}}};
 }
 DeviceWork managed_cuMemsetD32_v2(Connection& c, CUdeviceptr to, unsigned, size_t n) {
-    return {c, nullptr, {{to, n * 4, true}}};
+    return {c, nullptr, {{to, pitched_bytes(0, n, 4, 1), true}}};
 }
 DeviceWork managed_cuMemsetD8Async(Connection& c, CUdeviceptr to, unsigned char, size_t n, CUstream stream) {
     return {c, stream, {{to, n, true}}};
 }
 DeviceWork managed_cuMemsetD16Async(Connection& c, CUdeviceptr to, unsigned short, size_t n,
                                     CUstream stream) {
-    return {c, stream, {{to, n * 2, true}}};
+    return {c, stream, {{to, pitched_bytes(0, n, 2, 1), true}}};
 }
 DeviceWork managed_cuMemsetD32Async(Connection& c, CUdeviceptr to, unsigned, size_t n, CUstream stream) {
-    return {c, stream, {{to, n * 4, true}}};
+    return {c, stream, {{to, pitched_bytes(0, n, 4, 1), true}}};
 }
 DeviceWork managed_cuMemsetD2D8_v2(Connection& c, CUdeviceptr to, size_t pitch, unsigned char, size_t width,
                                    size_t height) {
-    return {c, nullptr, {{to, pitched_bytes(pitch, width, height), true}}};
+    return {c, nullptr, {{to, pitched_bytes(pitch, width, 1, height), true}}};
 }
 DeviceWork managed_cuMemsetD2D16_v2(Connection& c, CUdeviceptr to, size_t pitch, unsigned short, size_t width,
                                     size_t height) {
-    return {c, nullptr, {{to, pitched_bytes(pitch, width * 2, height), true}}};
+    return {c, nullptr, {{to, pitched_bytes(pitch, width, 2, height), true}}};
 }
 DeviceWork managed_cuMemsetD2D32_v2(Connection& c, CUdeviceptr to, size_t pitch, unsigned, size_t width,
                                     size_t height) {
-    return {c, nullptr, {{to, pitched_bytes(pitch, width * 4, height), true}}};
+    return {c, nullptr, {{to, pitched_bytes(pitch, width, 4, height), true}}};
 }
 DeviceWork managed_cuMemsetD2D8Async(Connection& c, CUdeviceptr to, size_t pitch, unsigned char, size_t width,
                                      size_t height, CUstream stream) {
-    return {c, stream, {{to, pitched_bytes(pitch, width, height), true}}};
+    return {c, stream, {{to, pitched_bytes(pitch, width, 1, height), true}}};
 }
 DeviceWork managed_cuMemsetD2D16Async(Connection& c, CUdeviceptr to, size_t pitch, unsigned short,
                                       size_t width, size_t height, CUstream stream) {
-    return {c, stream, {{to, pitched_bytes(pitch, width * 2, height), true}}};
+    return {c, stream, {{to, pitched_bytes(pitch, width, 2, height), true}}};
 }
 DeviceWork managed_cuMemsetD2D32Async(Connection& c, CUdeviceptr to, size_t pitch, unsigned, size_t width,
                                       size_t height, CUstream stream) {
-    return {c, stream, {{to, pitched_bytes(pitch, width * 4, height), true}}};
+    return {c, stream, {{to, pitched_bytes(pitch, width, 4, height), true}}};
 }
 
 }  // namespace gpukernel::shim
@@ -271,11 +262,14 @@ CUresult gpukernel::shim::adopt_pinned(Device& device, CUdeviceptr address, uint
     a.host_flags = 0, a.bytes = bytes;
     return CUDA_SUCCESS;
 }
-std::optional<uint64_t> gpukernel::shim::mapped_bytes(CUdeviceptr address) {
+std::optional<uint64_t> gpukernel::shim::bytes_from(CUdeviceptr address, const Connection*& owner) {
     if (!has_managed() || holds_managed()) return std::nullopt;
     ManagedLock lock(managed().mutex);
+    if (const Mirror* m = managed().find_mirror(address); m && !m->library)
+        return m->bytes - (address - m->address);
     const ManagedAllocation* a = managed().find(address);
-    if (!a || !a->host_flags) return std::nullopt;
+    if (!a || a->mapped) return std::nullopt;
+    owner = &a->connection();
     const uint64_t inside = address - a->address;
     return inside < a->bytes ? a->bytes - inside : 0;
 }

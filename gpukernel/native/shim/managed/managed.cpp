@@ -130,7 +130,7 @@ CUresult end_managed(Connection& connection, const std::function<CUresult()>& en
     return result;
 }
 
-bool serve_fault(uint64_t address, std::optional<bool> writing) {
+bool serve_fault(uint64_t address, std::optional<bool> writing, bool may_fetch) {
     ManagedLock lock(managed().mutex);
     ManagedAllocation* found = managed().find(address);
     if (!found) return false;
@@ -138,6 +138,7 @@ bool serve_fault(uint64_t address, std::optional<bool> writing) {
     const size_t block = a.block(address);
     const bool known_read = writing && !*writing;
     if (a.blocks[block] == BlockState::stale) {
+        if (!may_fetch) return complain(IN_A_CALL), false;
         if (!fetch(a, block, std::min(a.read.end(block, MOST_READ), a.blocks.size()))) return true;
         if (!writing || known_read) return true;
     }

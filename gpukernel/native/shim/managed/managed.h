@@ -117,8 +117,10 @@ std::optional<CUresult> managed_attribute(void* data, CUpointer_attribute attrib
 CUresult before_managed(Connection& connection);
 // Makes pinned memory of so many bytes, with whole units reserved here, memory that kernels reach.
 CUresult adopt_pinned(Device& device, CUdeviceptr address, uint64_t room, uint64_t bytes);
-// How much of mapped host memory there is from `address` on; nothing where that is something else.
-std::optional<uint64_t> mapped_bytes(CUdeviceptr address);
+// How much there is from `address` on, in the device's addresses, of managed memory, mapped host memory or
+// registered memory that kernels reach; nothing where that is something else.  Others of them may follow.
+// `owner`: whose memory it is, where it has that address in this process, too.
+std::optional<uint64_t> bytes_from(CUdeviceptr address, const Connection*& owner);
 // Registered memory that kernels reach (mirrors.cpp).
 struct RegisteredMemory {
     uint64_t address, bytes;
@@ -148,7 +150,9 @@ CUresult end_reach(CUdeviceptr address, uint64_t bytes, const std::function<CUre
 void forget_reserved(CUdeviceptr range);  // whose addresses are free again
 
 // Serves a fault at `address`, in the thread that serves all of them; false where it is not of managed
-// memory.
-bool serve_fault(uint64_t address, std::optional<bool> writing);
+// memory, or nothing may be fetched: a signal's handler touched it while its thread waited in a CUDA call.
+bool serve_fault(uint64_t address, std::optional<bool> writing, bool may_fetch);
+constexpr char IN_A_CALL[] =
+    "managed memory was touched in the middle of a CUDA call, where it cannot be fetched.";
 
 }  // namespace gpukernel::shim

@@ -32,6 +32,7 @@ struct alignas(64) Slot {
     std::atomic<uint32_t> state{served};  // a futex: the phase, and above it how often the slot was taken
     uint64_t address = 0;
     std::optional<bool> writing;
+    bool reads = false;  // the thread reads answers, and so none comes before it goes on
 };
 constexpr uint32_t SLOTS = 64;
 Slot slots[SLOTS];
@@ -52,7 +53,7 @@ void serve() {
             const uint32_t state = slot.state.load();
             if (state % phases != asked) continue;
             slot.state.store(state - asked +
-                             (serve_fault(slot.address, slot.writing) ? served : not_managed));
+                             (serve_fault(slot.address, slot.writing, !slot.reads) ? served : not_managed));
             wake(slot.state);
         }
         wait_while(doorbell, rung);
@@ -71,7 +72,7 @@ bool ask_server(uint64_t address, std::optional<bool> writing, const sigset_t& u
         if (was % phases < taken && slot->state.compare_exchange_strong(was, state)) break;
         ::sched_yield();
     }
-    slot->address = address, slot->writing = writing;
+    slot->address = address, slot->writing = writing, slot->reads = reads_answers;
     state += asked - taken;
     slot->state.store(state);
     doorbell.fetch_add(1);
@@ -148,7 +149,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     const bool may_be_managed = info->si_code > 0 && how.of_data && address >= lowest.load() &&
                                 address < highest.load() && !holds_managed() && process();
     if (may_be_managed && Request::is_open())
-        complain("managed memory was touched in the middle of a CUDA call, where it cannot be fetched.");
+        complain(IN_A_CALL);
     else if (may_be_managed && ask_server(address, how.writing, interrupted->uc_sigmask)) {
         errno = error;
         return;

@@ -16,19 +16,19 @@ bool holds(Device& device, CUdeviceptr address) {
 }
 }  // namespace
 
+Device* holder(Device& current, CUdeviceptr address) {
+    if (is_managed(address) || is_graph_memory(address) || holds(current, address)) return &current;
+    for (const auto& device : process()->devices)
+        if (device.get() != &current && holds(*device, address)) return device.get();
+    return nullptr;
+}
+
 std::optional<CUresult> copy_between_devices(CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                              CUstream stream) {
     if (process()->devices.size() == 1 || !bytes) return std::nullopt;
     Device* const current = context_stack().back()->device;
-    // Of an address that two devices have, the current one's is meant.
-    const auto device_of = [current](CUdeviceptr address) -> Device* {
-        if (is_managed(address) || is_graph_memory(address) || holds(*current, address)) return current;
-        for (const auto& device : process()->devices)
-            if (device.get() != current && holds(*device, address)) return device.get();
-        return nullptr;
-    };
-    Device* const target = device_of(to);
-    Device* const source = target ? device_of(from) : nullptr;
+    Device* const target = holder(*current, to);
+    Device* const source = target ? holder(*current, from) : nullptr;
     if (!source || (target == current && source == current)) return std::nullopt;
     return cuMemcpyPeerAsync(to, target->primary.get(), from, source->primary.get(), bytes, stream);
 }

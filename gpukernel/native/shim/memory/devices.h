@@ -11,4 +11,8 @@ namespace gpukernel::shim {
 // know it takes a round trip, in programs with several devices.
 std::optional<CUresult> copy_between_devices(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
 
+// The device that has memory at an address, in programs with several; nullptr where none has.  Of an address
+// that two have the current one's is meant.
+Device* holder(Device& current, CUdeviceptr address);
+
 }  // namespace gpukernel::shim

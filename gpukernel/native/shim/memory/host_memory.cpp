@@ -57,21 +57,26 @@ std::optional<RegisteredMemory> registered_at(uint64_t address) {
     if (it == host_memory.end() || it->second.room) return std::nullopt;
     return RegisteredMemory{it->first, it->second.bytes, it->second.flags};
 }
-std::optional<HostMemory> host_at(uint64_t address) {
+std::optional<HostMemory> host_at(uint64_t address, uint64_t* begin) {
     std::lock_guard lock(host_mutex);
     const auto it = host_memory_at(address);
-    return it == host_memory.end() ? std::nullopt : std::optional(it->second);
+    if (it == host_memory.end()) return std::nullopt;
+    if (begin) *begin = it->first;
+    return it->second;
 }
 
-Pinned pinned_at(CUdeviceptr address, uint64_t bytes) {
+Pinned pinned_at(const Connection& connection, CUdeviceptr address, uint64_t bytes) {
     if (allocated && address - QUIET_FROM < QUIET_BYTES) {
         std::lock_guard lock(host_mutex);
         const auto it = host_memory_at(address);
         if (it != host_memory.end() && it->second.room)
             return bytes <= it->second.bytes - (address - it->first) ? Pinned::here : Pinned::beyond;
     }
-    const auto left = mapped_bytes(address);
-    return !left ? Pinned::none : bytes <= *left ? Pinned::reached : Pinned::beyond;
+    const Connection* owner = nullptr;
+    const auto left = bytes_from(address, owner);
+    if (!left) return Pinned::none;
+    if (bytes > *left) return Pinned::beyond;
+    return owner && owner != &connection ? Pinned::here : Pinned::reached;
 }
 
 std::shared_lock<std::shared_mutex> write_to_host() {
@@ -89,12 +94,23 @@ CUresult map_parameters(const char* block, size_t bytes) {
     return CUDA_SUCCESS;
 }
 
-CUresult reach_host(CUdeviceptr& address) {
-    const auto found = host_at(address);
-    if (!found) return CUDA_SUCCESS;
-    if (found->room) return map_here(address);
-    if (found->flags & CU_MEMHOSTREGISTER_READ_ONLY) return CUDA_ERROR_INVALID_VALUE;
+CUresult reach_host(const Connection& connection, CUdeviceptr& address, uint64_t bytes) {
+    if (pinned_at(connection, address, bytes) == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+    const auto found = registered_at(address);
+    if (!found) return map_here(address);
+    if (found->flags & CU_MEMHOSTREGISTER_READ_ONLY || bytes > found->bytes - (address - found->address))
+        return CUDA_ERROR_INVALID_VALUE;
     return libcuda::registered_pointer(reinterpret_cast<void*>(address), address);
+}
+
+uint64_t pitched_bytes(uint64_t pitch, uint64_t elements, uint64_t element, uint64_t rows) {
+    uint64_t width = 0, bytes = 0;
+    if (!rows || !elements) return 0;
+    return __builtin_mul_overflow(elements, element, &width) ||
+                   __builtin_mul_overflow(pitch, rows - 1, &bytes) ||
+                   __builtin_add_overflow(bytes, width, &bytes)
+               ? UINT64_MAX
+               : bytes;
 }
 
 }  // namespace gpukernel::shim

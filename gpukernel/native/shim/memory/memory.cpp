@@ -124,12 +124,12 @@ CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, 
 // Pinned memory that no kernel has used may be given by its address on the device: its bytes are here.
 CUresult to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,
                    CUstream stream) {
-    const Pinned target = pinned_at(destination, bytes);
+    const Pinned target = pinned_at(connection, destination, bytes);
     if (target == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
     if (target == Pinned::here) {
         void* const there = reinterpret_cast<void*>(destination);
         const auto from = reinterpret_cast<uint64_t>(source);
-        return is_managed(from) || is_of_device(connection, source, bytes)
+        return managed_at(from) == &connection || is_of_device(connection, source, bytes)
                    ? to_host(connection, there, from, bytes, stream)
                    : within_host(there, source, bytes, stream);
     }
@@ -143,12 +143,12 @@ CUresult to_device(Connection& connection, CUdeviceptr destination, const void* 
 }
 CUresult to_host(Connection& connection, void* destination, CUdeviceptr source, size_t bytes,
                  CUstream stream) {
-    const Pinned from = pinned_at(source, bytes);
+    const Pinned from = pinned_at(connection, source, bytes);
     if (from == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
     if (from == Pinned::here) {
         const void* const here = reinterpret_cast<const void*>(source);
         const auto to = reinterpret_cast<uint64_t>(destination);
-        return is_managed(to) || is_of_device(connection, destination, bytes)
+        return managed_at(to) == &connection || is_of_device(connection, destination, bytes)
                    ? to_device(connection, to, here, bytes, stream)
                    : within_host(destination, here, bytes, stream);
     }
@@ -173,7 +173,7 @@ bool on_device(Connection& connection, CUdeviceptr address) {
 CUresult anywhere(CUdeviceptr dst, CUdeviceptr src, size_t bytes, CUstream stream) {
     GPUKERNEL_CURRENT(connection);
     for (const CUdeviceptr each : {dst, src})
-        if (pinned_at(each, bytes) == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
+        if (pinned_at(*connection, each, bytes) == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
     if (auto done = copy_between_devices(dst, src, bytes, stream)) return *done;
     const bool to = on_device(*connection, dst), from = on_device(*connection, src);
     if (!connection->alive()) return GONE;
@@ -234,7 +234,7 @@ CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& p) {
 
 std::optional<CUresult> copy_pinned(Connection& connection, CUdeviceptr to, CUdeviceptr from, size_t bytes,
                                     CUstream stream) {
-    const Pinned target = pinned_at(to, bytes), source = pinned_at(from, bytes);
+    const Pinned target = pinned_at(connection, to, bytes), source = pinned_at(connection, from, bytes);
     if (target == Pinned::beyond || source == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
     if (target == Pinned::here) return to_host(connection, reinterpret_cast<void*>(to), from, bytes, stream);
     if (source == Pinned::here)
@@ -256,6 +256,12 @@ CUresult copy_span(Connection& connection, CopyEnd to, CopyEnd from, size_t byte
     request.put<uint64_t>(to.address), request.put<uint64_t>(from.address), request.put<uint64_t>(bytes);
     request.put(of);
     return request.queue();
+}
+
+CUresult wait_for_default(Connection& connection) {
+    Request request(connection, wire::DriverCall::cuStreamSynchronize);
+    request.put<uint64_t>(0);
+    return request.send();
 }
 
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy) {
@@ -346,6 +352,13 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
                 &to == &from ? captured_copy(to, copy, hStream) : captured_refusal(from, hStream))
             return *captured;
     }
+    const Device* of = device_named(hStream);
+    if (of && &to == &from && &of->connection != &to) {  // another device's stream
+        if (CUresult error = cuStreamSynchronize(hStream); error != CUDA_SUCCESS) return error;
+        const CUresult error =
+            cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr);
+        return error == CUDA_SUCCESS ? wait_for_default(to) : error;
+    }
     if (&to == &from) {
         const CUstream order = hStream ? hStream : CU_STREAM_LEGACY;
         if (auto done = copy_pinned(to, dstDevice, srcDevice, ByteCount, order)) return *done;
@@ -359,7 +372,6 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
     }
     // The copy is in the stream's order: behind its work, and before what comes later.  The other device's
     // part waits for nothing but its own default stream.
-    const Device* of = device_named(hStream);
     if (!of && !context_stack().empty()) of = context_stack().back()->device;
     const Connection* const ordered = of ? &of->connection : nullptr;
     const auto in = [&](const Connection& side) { return &side == ordered ? hStream : CUstream(nullptr); };
@@ -372,9 +384,7 @@ CUresult CUDAAPI cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, 
         at += size;
     }
     if (error != CUDA_SUCCESS || ordered == &to) return error;
-    Request arrived(to, wire::DriverCall::cuStreamSynchronize);
-    arrived.put<uint64_t>(0);
-    return arrived.send();
+    return wait_for_default(to);
 }
 CUresult CUDAAPI cuMemcpyPeer(CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice,
                               CUcontext srcContext, size_t ByteCount) {
@@ -410,7 +420,8 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
     // Who knows a block by its number must not find it under another allocation.
     if (attribute == CU_POINTER_ATTRIBUTE_BUFFER_ID) forget_spares(*connection);
     uint64_t value = 0;
-    if (const auto host = host_at(ptr)) {
+    uint64_t begin;
+    if (const auto host = host_at(ptr, &begin)) {
         switch (attribute) {
             case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
                 value = CU_MEMORYTYPE_HOST;
@@ -423,6 +434,12 @@ CUresult CUDAAPI cuPointerGetAttribute(void* data, CUpointer_attribute attribute
                 if (!host->room)
                     if (CUresult error = registered_device_pointer(ptr, value); error != CUDA_SUCCESS)
                         return error;
+                break;
+            case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+                value = begin;
+                break;
+            case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+                value = host->bytes;
                 break;
             case CU_POINTER_ATTRIBUTE_MAPPED:
                 value = host->room != 0 || host->flags & CU_MEMHOSTREGISTER_DEVICEMAP;

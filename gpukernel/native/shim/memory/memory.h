@@ -13,6 +13,7 @@ CUDA_MEMCPY3D linear_copy(CUmemorytype to, uint64_t destination, CUmemorytype fr
 CUDA_MEMCPY3D flat_copy(const CUDA_MEMCPY2D& copy);
 // Replaces unified memory types by those that the addresses have.
 CUresult resolve(Connection& connection, CUDA_MEMCPY3D& copy);
+CUresult wait_for_default(Connection& connection);  // its default stream's work
 
 // Copy between device memory and memory of this process that is not managed.
 CUresult write_to_device(Connection& connection, CUdeviceptr destination, const void* source, size_t bytes,

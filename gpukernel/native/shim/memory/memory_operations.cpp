@@ -4,6 +4,7 @@
 
 #include "shim/graphs/capture.h"
 #include "shim/managed/managed.h"
+#include "shim/memory/host_memory.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
@@ -33,8 +34,8 @@ CUresult check(const CUstreamBatchMemOpParams& one) {
         waits(one.operation) ? +CU_STREAM_WAIT_VALUE_NOR : +CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER;
     if (value.address % bytes_of(one.operation) || value.flags > flags) return CUDA_ERROR_INVALID_VALUE;
     // What the program writes there is sent only when no stream has work that might use it.
-    if (waits(one.operation) && is_managed(value.address))
-        return gpukernel::unsupported("a stream that waits for a value in managed memory");
+    if (waits(one.operation) && (is_managed(value.address) || host_at(value.address)))
+        return gpukernel::unsupported("a stream that waits for a value in managed or pinned memory");
     return CUDA_SUCCESS;
 }
 }  // namespace
@@ -47,7 +48,13 @@ CUresult check_operations(unsigned count, const CUstreamBatchMemOpParams* operat
     return CUDA_SUCCESS;
 }
 
-CUresult queue(Connection& connection, const MemoryOperations& operations, CUstream stream) {
+CUresult queue(Connection& connection, const MemoryOperations& asked, CUstream stream) {
+    MemoryOperations operations = asked;
+    for (CUstreamBatchMemOpParams& one : operations)
+        if (writes(one.operation))
+            if (CUresult error = reach_host(connection, one.writeValue.address, bytes_of(one.operation));
+                error != CUDA_SUCCESS)
+                return error;
     auto is_ours = [](const CUstreamBatchMemOpParams& one) {
         return writes(one.operation) && is_managed(one.writeValue.address);
     };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "shim/managed/managed.h"
+#include "shim/memory/devices.h"
 #include "shim/memory/memory.h"
 #include "shim/transport/counters.h"
 #include "shim/transport/request.h"
@@ -155,11 +156,33 @@ bool whole(const PitchedCopy& extent) {
     return !__builtin_mul_overflow(extent.width, extent.height, &bytes) &&
            !__builtin_mul_overflow(bytes, extent.depth, &bytes) && bytes <= uint64_t{1} << 48;
 }
+
+// Makes the copy where an address of which the program does not say what it is is another device's.
+std::optional<CUresult> copy_between_holders(Connection& connection, CUDA_MEMCPY3D copy, CUstream stream) {
+    Connection *from = &connection, *to = &connection;
+    const auto& devices = process()->devices;
+    // A graph is launched on its stream's device, whichever is current.
+    const auto current = std::find_if(devices.begin(), devices.end(),
+                                      [&](const auto& each) { return &each->connection == &connection; });
+    const auto find = [&](CUmemorytype& type, CUdeviceptr address, Connection*& of) {
+        Device* const device =
+            type == CU_MEMORYTYPE_UNIFIED && !host_at(address) ? holder(**current, address) : nullptr;
+        if (!device || &device->connection == of) return;
+        type = CU_MEMORYTYPE_DEVICE, of = &device->connection;
+    };
+    find(copy.srcMemoryType, copy.srcDevice, from), find(copy.dstMemoryType, copy.dstDevice, to);
+    if (from == &connection && to == &connection) return std::nullopt;
+    if (CUresult error = cuStreamSynchronize(stream); error != CUDA_SUCCESS) return error;
+    const CUresult error = copy_pitched_across(*from, copy, *to, copy);
+    return error == CUDA_SUCCESS ? wait_for_default(*to) : error;
+}
 }  // namespace
 
 CUresult copy_pitched(Connection& connection, const CUDA_MEMCPY3D& asked, CUstream stream) {
     if (!asked.WidthInBytes || !asked.Height || !asked.Depth) return CUDA_SUCCESS;
     CUDA_MEMCPY3D copy = asked;
+    if (several_devices())
+        if (auto done = copy_between_holders(connection, asked, stream)) return *done;
     if (CUresult error = resolve(connection, copy); error != CUDA_SUCCESS) return error;
     const PitchedCopy extent{stream_name(connection, stream), copy.WidthInBytes, copy.Height, copy.Depth};
     Side from = source_of(copy), to = destination_of(copy);
@@ -169,8 +192,8 @@ CUresult copy_pitched(Connection& connection, const CUDA_MEMCPY3D& asked, CUstre
     bool pinned = false;
     for (Side* side : {&from, &to}) {
         if (side->array || (side->host && !either[side == &to])) continue;
-        const Pinned there =
-            pinned_at(side->place.address, use_of({false, false, side->place}, extent, false).bytes);
+        const Pinned there = pinned_at(connection, side->place.address,
+                                       use_of({false, false, side->place}, extent, false).bytes);
         if (there == Pinned::beyond) return CUDA_ERROR_INVALID_VALUE;
         if (there == Pinned::here) side->host = pinned = true;
     }

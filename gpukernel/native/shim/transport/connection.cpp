@@ -22,6 +22,7 @@ constexpr size_t QUEUE_BYTES = 48 << 10;  // a fuller queue is sent at once
 constexpr auto QUEUE_TIME = std::chrono::microseconds(100);
 constexpr int IDLE_ROUNDS = 4;  // then the flushing thread sleeps until a request is queued
 constexpr int CONNECT_SECONDS = 10;
+constexpr int GOODBYE_SECONDS = 1;  // for what a worker may say at the end
 }  // namespace
 
 void complain(const std::string& sentence) {
@@ -149,7 +150,9 @@ CUresult Connection::await(PendingAnswer& answer) {
         reading_ = true;
         lock.unlock();
         CUresult result;
+        reads_answers = true;
         PendingAnswer* const whose = read_answer(answer, result);
+        reads_answers = false;
         lock.lock();
         if (whose) {
             forget(*whose);
@@ -243,11 +246,13 @@ bool Connection::read(void* data, size_t size) {
 
 void Connection::lost(const char* while_doing) {
     if (!alive_.exchange(false)) return;
-    // The worker's GOODBYE may still be there to read.
+    // The worker's GOODBYE may still be there to read, or on its way from a worker that is well.
     std::string reason;
-    channel_.socket().timeout(1);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(GOODBYE_SECONDS);
+    channel_.give_up_after(GOODBYE_SECONDS);
     wire::FrameHeader header;
-    while (channel_.read(&header, sizeof header) && header.length <= wire::COPY_PIECE + 64) {
+    while (std::chrono::steady_clock::now() < end && channel_.read(&header, sizeof header) &&
+           header.length <= wire::COPY_PIECE + 64) {
         std::string body(header.length, 0);
         if (!channel_.read(body.data(), body.size())) break;
         if (header.call == wire::GOODBYE) reason = body;

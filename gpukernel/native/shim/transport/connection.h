@@ -45,6 +45,9 @@ struct PendingAnswer {
 // two meanings.
 constexpr int DEVICE_IN_NAME = 41;
 
+// Whether this thread reads the answers of some connection: nobody gets one of them until it goes on.
+inline GPUKERNEL_STATIC_THREAD_LOCAL bool reads_answers = false;
+
 // Requests are written under `mutex`; answers are read by one of the threads that wait for any.
 class Connection {
   public:
