@@ -51,6 +51,7 @@ print(seen)
     says(SLOW + code, ["1 1", "[1]"])
 
 
+@WITHOUT_SANITIZER
 def test_a_signal_s_handler_that_touches_managed_memory_in_a_call_that_waits_ends_the_program() -> None:
     """Its thread is the one that reads answers, so that the page's never came and the program hung."""
     code = """

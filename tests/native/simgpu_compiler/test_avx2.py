@@ -90,7 +90,17 @@ class Reading(Device):
         super()._call(name, *args)
         if name == "cuLaunchKernel":
             super()._call("cuCtxSynchronize")
-            self.code += b"".join(code for at, code in _executable().items() if at not in before)
+            self.code += b"".join(_beside(at, code, before) for at, code in _executable().items())
+
+
+def _beside(at: int, code: bytes, before: dict[int, bytes]) -> bytes:
+    """Return what of `code` at an address was not there before: mappings side by side are shown as one."""
+    new = bytearray(b"\1") * len(code)
+    for old, text in before.items():
+        first, last = max(old, at) - at, min(old + len(text), at + len(code)) - at
+        if first < last:
+            new[first:last] = bytes(last - first)
+    return bytes(byte for byte, is_new in zip(code, new, strict=True) if is_new)
 
 
 def _executable() -> dict[int, bytes]:

@@ -33,7 +33,7 @@ CUresult fill(const Layout& layout, char* block, size_t room, void** params, voi
     if (!params && !extra && !layout.parameters.empty()) return CUDA_ERROR_INVALID_VALUE;
     if (layout.bytes <= FEW && room >= FEW)
         std::memset(block, 0, FEW);  // a few instructions, since the size is known here
-    else
+    else if (layout.bytes)
         std::memset(block, 0, layout.bytes);
     if (extra) {
         const gpukernel::libcuda::ParameterBuffer from = gpukernel::libcuda::buffer_of(extra);
