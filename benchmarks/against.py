@@ -11,11 +11,14 @@ calls those of both ends, which take turns, and of copies those of the busier en
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
+import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +44,7 @@ CALLS = {  # with the calls of one round
 COPIES = {"host_to_device": "host → device", "device_to_host": "device → host"}
 THIS, UNCONFINED, OTHER = "this build", "unconfined", "the other"
 ROUNDS, LONG_ROUNDS = 201, 15
+REST_SECONDS = 0.005
 
 # Run by the other build's own Python: what its TLS is made of.
 TELL = """
@@ -140,16 +144,25 @@ def caller(tree: Path, way: str, *options: str) -> Iterator[Caller]:
 Rounds = Sequence[Mapping[str, Round]]
 
 
-def rounds_of(callers: Mapping[str, Caller], figure: str) -> Rounds:
-    """Measure a figure of each caller in every round; of copies three in a row, of which the median counts.  A first round does not count."""
-    copies = figure in COPIES
+def rounds_of(callers: Mapping[str, Caller], figure: str, parts: int = 1) -> Rounds:
+    """Measure a figure of each caller in every round of one of so many parts; of copies three in a row, of which the median counts.
+
+    A first round does not count.
+    Each round has an order of its own, and a rest before each figure: whoever came before may still be at work, or spin, on one of few
+    processors.
+    """
+    copies, order = figure in COPIES, random.Random(0)
 
     def one(caller: Caller) -> Round:
+        time.sleep(REST_SECONDS)
         found = sorted(caller.measure(figure) for _ in range(3 if copies else 1))
         return found[len(found) // 2]
 
-    count = LONG_ROUNDS if copies else ROUNDS
-    return [{name: one(each) for name, each in callers.items()} for _ in range(count + 1)][1:]
+    count = -(-(LONG_ROUNDS if copies else ROUNDS) // parts)
+    return [
+        {name: one(callers[name]) for name in order.sample(sorted(callers), len(callers))}
+        for _ in range(count + 1)
+    ][1:]
 
 
 def processor(figure: str, one: Round) -> float:
@@ -184,24 +197,30 @@ def beside(other: Path, only: Sequence[str] = ()) -> Iterator[Table]:
     for way in WAYS:
         if (only and way not in only) or (way == ENCRYPTED and not encrypts):
             continue
-        with contextlib.ExitStack() as stack:
-            callers = {
-                name: stack.enter_context(caller(tree, way)) for name, tree in ((THIS, ROOT), (OTHER, other))
-            }
-            if WAYS[way][0]:  # there is a worker
-                callers[UNCONFINED] = stack.enter_context(caller(ROOT, way, "--confinement", "off"))
-            own = [name for name in (THIS, UNCONFINED) if name in callers]
-            table = Table(
-                f"This build beside another, by {way}",
-                ["figure", *own, OTHER, *(f"{name} ÷ {OTHER}" for name in own)],
-                notes=f"Interleaved, in {ROUNDS} rounds of calls and {LONG_ROUNDS} of copies; a ratio of times is the median of the rounds' own, by the clock and of the processor. Below 1 this build is the faster.",
-            )
-            for figure in (*CALLS, *COPIES):
-                rounds = rounds_of(callers, figure)
-                ratios = [" / ".join(_ratio(figure, rounds, name, OTHER)) for name in own]
-                title = COPIES.get(figure) or CALLS[figure][0]
-                table.rows.append([title, *_shown(figure, rounds, (*own, OTHER)), *ratios])
-            yield table
+        found: dict[str, list[Mapping[str, Round]]] = {figure: [] for figure in (*CALLS, *COPIES)}
+        kinds: dict[str, tuple[Path, *tuple[str, ...]]] = {THIS: (ROOT,), OTHER: (other,)}
+        if WAYS[way][0]:  # there is a worker
+            kinds[UNCONFINED] = (ROOT, "--confinement", "off")
+        # What starts later is faster, by up to a fifth where a build is measured beside itself: each has every place.
+        orders = list(itertools.permutations(kinds))
+        for order in orders:
+            with contextlib.ExitStack() as stack:
+                callers = {
+                    name: stack.enter_context(caller(kinds[name][0], way, *kinds[name][1:])) for name in order
+                }
+                for figure, rounds in found.items():
+                    rounds += rounds_of(callers, figure, len(orders))
+        own = [name for name in (THIS, UNCONFINED) if name in kinds]
+        table = Table(
+            f"This build beside another, by {way}",
+            ["figure", *own, OTHER, *(f"{name} ÷ {OTHER}" for name in own)],
+            notes=f"Interleaved, in {ROUNDS} rounds of calls and {LONG_ROUNDS} of copies, shared among the orders in which the builds can be started; a ratio of times is the median of the rounds' own, by the clock and of the processor. Below 1 this build is the faster.",
+        )
+        for figure, rounds in found.items():
+            ratios = [" / ".join(_ratio(figure, rounds, name, OTHER)) for name in own]
+            title = COPIES.get(figure) or CALLS[figure][0]
+            table.rows.append([title, *_shown(figure, rounds, (*own, OTHER)), *ratios])
+        yield table
 
 
 def encrypted(trees: Mapping[str, Path]) -> Iterator[Table]:
