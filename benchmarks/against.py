@@ -38,6 +38,7 @@ WAYS = {
 }
 CALLS = {  # with the calls of one round
     "launch": ("a launch", 500),
+    "launch_of_many": ("a launch, of 5,000 in a row", 5000),
     "synchronous_call": ("a synchronous call", 2000),
     "launch_and_synchronize": ("a launch and a wait", 300),
 }

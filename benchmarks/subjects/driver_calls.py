@@ -67,6 +67,9 @@ def main() -> None:
     answer(
         {
             "launch": per_call(lambda: launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), 500),
+            "launch_of_many": per_call(
+                lambda: launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), 5000
+            ),
             "launch_and_synchronize": per_call(
                 lambda: (launch(function, 1, 1, 1, 1, 1, 1, 0, None, parameters, None), synchronize()), 300
             ),
