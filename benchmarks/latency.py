@@ -21,7 +21,7 @@ from gpukernel.remoting.environment import compiler_environment
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.frameworks.sources import JAX, PYTORCH, TENSORFLOW
 
-DELAYS = (0.0, 0.0003, 0.001, 0.005)  # seconds, there and back
+DELAYS = (0.0, 0.0003, 0.001, 0.005, 0.05)  # seconds, there and back
 ROUNDS = 7
 SHARE = 0.5
 PACKAGES = {"jax": JAX, "keras": TENSORFLOW, "pytorch": PYTORCH}
@@ -70,8 +70,8 @@ async def measure() -> list[Table]:
         ],
         notes=(
             "Milliseconds a step by the round trip of the network: a proxy in a process of its own delays each byte by half of it in each direction. "
-            "Waits a step: what a step takes longer at 5 ms than at 0, divided by 5 ms; a step that reads its loss has one at least, and the batch's copy is queued. "
-            "Answers a step: the calls that the worker answers, by name, and how often in each step; what is answered beside the program (next_host_function), or comes with another answer, does not keep it waiting. "
+            f"Waits a step: what a step takes longer at {DELAYS[-1] * 1e3:g} ms than at 0, divided by that; a step that reads its loss has one at least, and the batch's copy is queued. "
+            "Answers a step: the calls that the worker answers, by name, and how often in each step, at the longest round trip; what is answered beside the program (next_host_function), or comes with another answer, does not keep it waiting. "
             f"Interleaved, in {ROUNDS} rounds; medians."
         ),
     )
@@ -123,8 +123,8 @@ def _row(proxy: Proxy, one: Subject, framework: str, figure: str) -> list[str]:
 
 
 def _answers(proxy: Proxy, one: Subject, figure: str) -> str:
-    """Return the calls of one step that are answered: name × count."""
-    proxy.set(0.0)
+    """Return the calls of one step that are answered, far away: name × count."""
+    proxy.set(DELAYS[-1])
     proxy.answers()
     one.measure(figure)
     each = {name: count / (STEPS + 1) for name, count in proxy.answers().items()}  # one step comes before

@@ -119,10 +119,9 @@ def _kernel_of(path: Path) -> str:
 def _slice_of(kernel: str) -> tuple[str, kernelspecs.SliceSpec | None]:
     """Return the model of the devices that a kernel's slice is of, and its kernelspec where it is none of the standard ones."""
     named = OF_A_SLICE.fullmatch(kernel)
-    model = named["model"] if named else "v100"
-    return model, kernelspecs.SliceSpec(
-        float(named["share"]), model.upper()
-    ) if named and model != "v100" else None
+    if not named or named["model"] == "v100":
+        return "v100", None
+    return named["model"], kernelspecs.SliceSpec(float(named["share"]), named["model"].upper())
 
 
 def _offer_for_now(spec: kernelspecs.SliceSpec, data: Path) -> None:

@@ -303,7 +303,6 @@ CUresult call_in_order(Connection& connection, const HostCall& call) {
         if (open) note_open(connection, canonical(of));
         caller->expect(number, {.call = call,
                                 .local = call_before_next(connection, canonical(of)),
-
                                 .stream = canonical(of),
                                 .request = request.number(),
                                 .open = open,
