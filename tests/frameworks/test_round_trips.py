@@ -19,37 +19,41 @@ from tests.remoting.round_trips import counted
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 FRAMEWORKS = {"jax": JAX, "keras": TENSORFLOW, "pytorch": PYTORCH}
-FEW, MANY = 10, 40
+STEPS = 30
 SIMULATED: Any = SimpleNamespace(
     slices=[SimpleNamespace(device_name="(simulated)", memory_bytes=1, device_memory_bytes=2)]
 )  # of a lease
 
 
 def conversations(name: str, mode: str) -> tuple[float, dict[str, float]]:
-    """Return the round trips of one step, and its answers by name: those of many steps less those of few, so that the start does not count."""
+    """Return the round trips of one step, and its answers by name, without the first steps'."""
     framework: Framework = FRAMEWORKS[name]
     site = str(site_of(framework))
 
     async def story() -> tuple[float, dict[str, float]]:
-        trips, answers = [], []
         async with worker(memory_mib=2048) as one:
-            for steps in (FEW, MANY):
-                environment = compilers_for(
-                    SIMULATED, one.environment(kind="tcp", shared_memory=False) | {"PYTHONPATH": site}
+            environment = compilers_for(
+                SIMULATED, one.environment(kind="tcp", shared_memory=False) | {"PYTHONPATH": site}
+            )
+            with counted(environment) as counter:
+                program = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *(str(PROGRAMS / "steps.py"), name, str(STEPS), mode),
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
                 )
-                command = [sys.executable, str(PROGRAMS / "steps.py"), name, str(steps), mode]
-                with counted(environment) as counter:
-                    done = await asyncio.to_thread(
-                        subprocess.run, command, env=environment, capture_output=True, text=True, check=False
-                    )
-                    assert done.returncode == 0, done.stderr[-4000:]
-                    first, last = map(float, done.stdout.splitlines()[-1].split())
-                    assert last < first
-                    trips.append(counter.trips)
-                    answers.append(counter.answers.taken())
-        few, many = answers
-        each = {call: (many[call] - few.get(call, 0)) / (MANY - FEW) for call in many}
-        return (trips[1] - trips[0]) / (MANY - FEW), each
+                assert program.stdout
+                if (line := await program.stdout.readline()) == b"warm\n":
+                    counter.answers.taken()
+                trips = counter.trips
+                out, errors = await program.communicate(b"\n")
+                assert line == b"warm\n" and not program.returncode, errors.decode()[-4000:]
+                first, last = map(float, out.split())
+                assert last < first
+                each = {call: count / STEPS for call, count in counter.answers.taken().items()}
+                return (counter.trips - trips) / STEPS, each
 
     return asyncio.run(story())
 

@@ -6,6 +6,7 @@ import contextlib
 import re
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from tests.remoting.answers import PROOF, Answers
 
 
 class Counter:
-    """Round trips so far: the program has said something after it had an answer, or at the beginning."""
+    """Round trips so far: the program has said something after it had an answer, or at the beginning.
 
-    def __init__(self) -> None:
-        self.trips = 0
+    What is said is on its way for `one_way` seconds.
+    """
+
+    def __init__(self, one_way: float) -> None:
+        self.trips, self.one_way = 0, one_way
         self.answers, self.requests = Answers(), Answers(PROOF)
         self._lock = threading.Lock()
 
@@ -33,18 +37,20 @@ class Counter:
                     if by_program and not said[0]:
                         self.trips += 1
                     said[0] = by_program
+                if self.one_way:
+                    time.sleep(self.one_way)
                 target.sendall(data)
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
 
 @contextlib.contextmanager
-def counted(environment: dict[str, str]) -> Iterator[Counter]:
-    """Lead the TCP endpoint of an environment's lease file through a proxy, until the block ends."""
+def counted(environment: dict[str, str], one_way: float = 0) -> Iterator[Counter]:
+    """Lead the TCP endpoint of an environment's lease file through a proxy that is `one_way` seconds away, until the block ends."""
     path = Path(environment[LEASE_FILE_VARIABLE])
     text = path.read_text()
     (port,) = re.findall(r"tcp:127\.0\.0\.1:(\d+)", text)
-    counter = Counter()
+    counter = Counter(one_way)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

@@ -90,6 +90,58 @@ def test_what_is_read_after_the_news_is_what_the_device_has(step: str) -> None:
     )
 
 
+COPIES = (
+    EARLY
+    + r"""
+places = [int(ok(d.cuMemAlloc(512))) for _ in range(20)]; ok(d.cuCtxSynchronize())
+def put(n, to, stream=s): own[0] = n; ok(d.cuMemcpyHtoDAsync(to, h, 4, stream)); own[0] = 0
+def learn_copies():
+    for i in range(4): add(1, q, s); put(90 + i, places[-i]); hear(); assert copy(places[-i]) == 90 + i
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        # As TensorFlow does with a condition, at another address each time.
+        "r = places[i % 20]; add(1, q, s); put(7 * i, r); hear(); assert copy(r) == 7 * i",
+        # And a value at a known address besides.
+        "r = places[i % 20]; add(1, p, s); put(7 * i, r); hear(); assert copy(r) == 7 * i and copy() == i + 1",
+    ],
+)
+def test_what_a_program_copies_and_reads_back_comes_with_the_news_at_any_address(step: str) -> None:
+    assert 0.5 < waits(step, begin=COPIES, few=20, many=60) < 1.3
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        # Before the news, and after it, the program changes what it has copied.
+        "put(9 * i, r); add(1, r, s); hear(); assert copy(r) == 9 * i + 1",
+        "put(9 * i, r); put(4 * i, r); hear(); assert copy(r) == 4 * i",
+        "put(9 * i, r); hear(); ok(d.cuMemsetD32Async(r, 3 * i, 1, u)); ok(d.cuStreamSynchronize(u)); assert copy(r) == 3 * i",
+        "put(9 * i, r); hear(); put(4 * i, r, t); assert copy(r) == 4 * i",
+        "put(9 * i, r); hear(); put(4 * i, r, u); ok(d.cuStreamSynchronize(u)); assert copy(r) == 4 * i",
+        # Another stream does, which the copy's waits for, or which waits for the copy's.
+        "put(9 * i, r); ok(d.cuEventRecord(e, s)); ok(d.cuStreamWaitEvent(u, e, 0)); late(r, i + 50, 40_000_000, u); hear(); ok(d.cuStreamSynchronize(u)); assert copy(r) == i + 50",
+        "put(9 * i, r); ok(d.cuEventRecord(e, s)); ok(d.cuStreamWaitEvent(u, e, 0)); late(r, i + 50, 400_000, u); ok(d.cuEventRecord(e, u)); ok(d.cuStreamWaitEvent(s, e, 0)); hear(); assert copy(r) == i + 50",
+        "late(r, i + 50, 40_000_000, u); ok(d.cuEventRecord(e, u)); ok(d.cuStreamWaitEvent(s, e, 0)); put(9 * i, r); hear(); assert copy(r) == 9 * i",
+        # The bytes are those of the copy, and another size, and a neighbour.
+        "put(9 * i, r); own[0] = 1; hear(); assert copy(r) == 9 * i and copy(r, 8) == 9 * i and copy(r + 4) == 0",
+        # It is freed, and the next block there is another's.
+        "m = int(ok(d.cuMemAlloc(512))); put(9 * i, m); hear(); ok(d.cuMemFree(m)); k = int(ok(d.cuMemAlloc(512))); ok(d.cuMemsetD32Async(k, 6, 1, u)); ok(d.cuStreamSynchronize(u)); assert copy(k) == 6; ok(d.cuMemFree(k))",
+    ],
+)
+def test_what_is_read_back_is_what_the_device_has(step: str) -> None:
+    waits(
+        f"r = places[i]; ok(d.cuMemsetD32(r, 0, 128)); ok(d.cuCtxSynchronize()); learn_copies(); {step}",
+        begin=COPIES,
+        few=3,
+        many=6,
+    )
+
+
 def says(code: str, lines: list[str]) -> None:
     round_trips.says(code, lines, begin=EARLY, tcp=True)
 

@@ -14,7 +14,7 @@ from tests.remoting.round_trips import counted
 from tests.remoting.test_unwaited_copies import BEGIN
 
 
-def answers(call: str, step: str, few: int = 10, many: int = 30) -> float:
+def answers(call: str, step: str, few: int = 10, many: int = 30, one_way: float = 0) -> float:
     """Return how often `call` is answered, or sent and not answered, in a `step`: in many less in few, so that the program's start does not count."""
 
     async def story() -> float:
@@ -23,7 +23,7 @@ def answers(call: str, step: str, few: int = 10, many: int = 30) -> float:
             for count in (few, many):
                 environment = one.environment(kind="tcp", shared_memory=False)
                 code = f"{PRELUDE}{BEGIN}\nfor i in range(int(sys.argv[1])):\n    {step}"
-                with counted(environment) as counter:
+                with counted(environment, one_way) as counter:
                     done = await asyncio.to_thread(
                         subprocess.run,
                         [sys.executable, "-c", code, str(count)],
@@ -66,6 +66,8 @@ threading.Thread(target=work, daemon=True).start()
     start = f"exec({begin!r}, globals()) if not i else None; "
     # Where the processors are busy, reports may come too late for some polls of one run.
     assert any(answers("cuEventQuery", start + step) < 0.5 for _ in range(3))
+    # As far away as a report is waited for at first.
+    assert any(answers("cuEventQuery", start + step, few=4, many=8, one_way=0.03) < 0.5 for _ in range(3))
 
 
 @pytest.mark.parametrize(

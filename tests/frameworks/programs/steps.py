@@ -1,4 +1,7 @@
-"""Training steps of a small perceptron, to have their round trips counted: ``steps.py jax|keras|pytorch STEPS queue|read``."""
+"""Training steps of a small perceptron, to have their round trips counted: ``steps.py jax|keras|pytorch STEPS queue|read``.
+
+After ten steps more, at its beginning, it prints a line and waits for one.
+"""
 
 from __future__ import annotations
 
@@ -75,8 +78,14 @@ FRAMEWORKS = {"jax": by_jax, "keras": by_keras, "pytorch": by_pytorch}
 
 def main(framework: str, steps: int, mode: str) -> None:
     run = FRAMEWORKS[framework]()
-    values = [float(run()) if mode == "read" else run() for _ in range(steps)]
-    print(float(values[0]), float(values[-1]))
+
+    def train(steps: int) -> list[Any]:
+        return [float(run()) if mode == "read" else run() for _ in range(steps)]
+
+    first = [float(value) for value in train(10)]
+    print("warm", flush=True)
+    sys.stdin.readline()
+    print(first[0], float(train(steps)[-1]))
 
 
 if __name__ == "__main__":

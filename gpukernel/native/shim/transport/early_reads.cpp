@@ -27,7 +27,16 @@ EarlyQuestion expect_reads(Connection& connection, uint64_t stream) {
     if (early.in_vain >= PATIENCE && ++early.skipped % PATIENCE) return question;
     for (const EarlyReads::Expected& one : early.expected)
         if (one.stream == stream) question.reads.push_back(one.read);
+    const auto& [copy, copied] = early.copied;
+    if (!early.reads_copies || copied.stream != stream || copy != connection.finished.changed)
+        return question;
+    if (question.reads.size() == wire::MOST_EARLY_READS) question.reads.erase(question.reads.begin());
+    question.reads.push_back(copied.read);
     return question;
+}
+
+void note_small_copy(Connection& connection, uint64_t stream, const wire::EarlyRead& read) {
+    connection.early_reads.copied = {connection.foresight.requests, {stream, read}};
 }
 
 void note_function(Connection& connection, const News::Function& function) {
@@ -82,6 +91,10 @@ void learn_read(Connection& connection, const DeviceRead& read) {
         read.bytes > wire::MOST_EARLY_BYTES)
         return;
     const EarlyReads::Expected one{early.stream, {read.address, read.bytes}};
+    if (early.copied.second == one && early.copied.first == connection.finished.changed) {
+        early.reads_copies = true;
+        return;
+    }
     std::erase(early.expected, one);
     if (early.expected.size() == wire::MOST_EARLY_READS) early.expected.erase(early.expected.begin());
     early.expected.push_back(one);

@@ -10,6 +10,10 @@
 // is made after the function's, and the bytes are given only while there is none, whichever thread makes it.
 // If the worker read later than the stream came there, it read the same.
 //
+// What is read is what was read before, at the same address.  TensorFlow copies its conditions to the device
+// and reads them back, at an address of its own each time: after the first time that a program reads what it
+// has just copied, the newest copy is expected, too.
+//
 // As with foresight.h nothing is given that another program may write, nor with managed memory; nor where the
 // program's own read would wait for something, or would tell of an error or bring printed text.
 #pragma once
@@ -33,10 +37,12 @@ struct EarlyReads {
         bool operator==(const Expected&) const = default;
     };
     std::vector<Expected>
-        expected;          // what was read last is last: an allocator gives several addresses in turn
-    uint64_t settled = 0;  // the newest function, by its request, that is due and settles,
-    uint64_t stream = 0;   // and its stream
-    uint64_t read = 0;     // the newest one with which something was read, which lies here:
+        expected;  // what was read last is last: an allocator gives several addresses in turn
+    std::pair<uint64_t, Expected> copied;  // the newest small copy to the device: its request, its stream
+    bool reads_copies = false;             // and whether the program has ever read one back
+    uint64_t settled = 0;                  // the newest function, by its request, that is due and settles,
+    uint64_t stream = 0;                   // and its stream
+    uint64_t read = 0;                     // the newest one with which something was read, which lies here:
     std::vector<std::pair<wire::EarlyRead, std::string>> here;
     std::atomic<bool> any{false};  // that anything does, which may be asked without the mutex
     bool used = true;              // by the program
@@ -46,6 +52,8 @@ struct EarlyReads {
 
 // Under the mutex, before the request of a host function: what to ask with it.
 EarlyQuestion expect_reads(Connection& connection, uint64_t stream);
+// Under the mutex: the request that has begun copies this to the device, in `stream`.
+void note_small_copy(Connection& connection, uint64_t stream, const wire::EarlyRead& read);
 // Under the mutex: the news of that function.
 void note_function(Connection& connection, const News::Function& function);
 // Gives what came early, if it is this and is still so; false where not.

@@ -81,7 +81,8 @@ struct Finished {
     // The legacy one (CU_STREAM_LEGACY), and those of the program that exist.
     std::unordered_map<uint64_t, Stream> streams{{1, {.blocks = true, .joins = {}}}};
     std::pair<uint64_t, Stream*> latest{};  // the one that was asked for last, as long as no stream ends
-    std::unordered_map<uint64_t, Recording> events;  // of this program alone, that exist
+    std::unordered_map<uint64_t, Recording> events;    // of this program alone, that exist
+    std::chrono::steady_clock::duration round_trip{};  // of the last question for an event (polls.cpp)
 };
 
 // Whether a call may leave work on the device that goes on when it returns.

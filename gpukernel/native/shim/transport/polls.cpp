@@ -3,7 +3,8 @@
 // Where it has asked for an event of a stream that was not done, the worker reports by itself when the stream
 // comes to the next ones (modules/host_functions.h).  Until it does, a question is answered here: the
 // event is not done.  That is never said for long: a question comes to the worker where the last one, or the
-// event's record, is some time ago, so what is lost or late on the way is found.
+// event's record, is some time ago, so what is lost or late on the way is found.  How long that is depends on
+// how far the worker is: a report is on its way for as long as an answer.
 #include <algorithm>
 
 #include "shim/managed/managed.h"
@@ -15,7 +16,10 @@ namespace gpukernel::shim {
 
 namespace {
 using Clock = std::chrono::steady_clock;
-constexpr auto BELIEVED = std::chrono::milliseconds(50);
+// How long a report is waited for: so many round trips, but at least and at most
+constexpr int TRIPS_BELIEVED = 4;
+constexpr Clock::duration LEAST_BELIEVED = std::chrono::milliseconds(50);
+constexpr Clock::duration MOST_BELIEVED = std::chrono::seconds(1);
 constexpr int MOST_UNASKED =
     16;  // reports of a stream after which none is asked for, until its events are again
 
@@ -41,12 +45,15 @@ void ask_for_report(Connection& connection, CUevent event, uint64_t stream) {
 // recorded before it.
 CUresult ask(Connection& connection, CUevent event, const Finished::Recording& recorded) {
     CUresult result;
+    const auto asked = Clock::now();
     {
         Request request(connection, wire::DriverCall::cuEventQuery);
         request.put(reinterpret_cast<uint64_t>(event));
         result = request.send();
     }
+    const Clock::duration taken = Clock::now() - asked;
     std::lock_guard lock(connection.mutex);
+    connection.finished.round_trip = taken;
     if (Finished::Recording* const found = find_event(connection, event)) {
         found->asked = Clock::now();
         if (result != CUDA_ERROR_NOT_READY) found->reported = false;
@@ -91,7 +98,9 @@ std::optional<CUresult> foreseen_cuEventQuery(Connection& connection, CUevent ev
         Finished::Stream* const of = find_stream(connection, found->stream);
         if (of && (found->reported || !is_over)) of->reports = MOST_UNASKED;
         if (is_over) return CUDA_SUCCESS;
-        if (found->reported && Clock::now() - found->asked < BELIEVED) return CUDA_ERROR_NOT_READY;
+        const auto believed =
+            std::clamp(TRIPS_BELIEVED * connection.finished.round_trip, LEAST_BELIEVED, MOST_BELIEVED);
+        if (found->reported && Clock::now() - found->asked < believed) return CUDA_ERROR_NOT_READY;
     }
     if (!found->reported || has_managed()) return std::nullopt;
     const Finished::Recording recorded = *found;
