@@ -165,6 +165,11 @@ bool stream_of(CUstream handle, Stream*& stream);
 // legacy one.  What is essential is done though its program is gone.
 CUresult in_order(Device* device, Stream* stream, std::function<void()> work, bool essential = false);
 CUresult wait_and(Device* device, Stream* stream, const std::function<void()>& work);
+// By reference: a function's own copy would lie on the heap.
+template <typename Call>
+CUresult wait_and(Device* device, Stream* stream, const Call& work) {
+    return wait_and(device, stream, std::function<void()>(std::cref(work)));
+}
 
 void drop_references(Loaded& loaded);                          // before its module goes
 bool texture_limit(CUdevice_attribute attribute, int& value);  // the largest textures and surfaces

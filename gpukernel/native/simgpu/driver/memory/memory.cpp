@@ -129,7 +129,8 @@ CUresult to_device(Device* device, Stream* stream, CUdeviceptr destination, cons
             transfer(at(destination), taken.get(), bytes);
         });
     }
-    schedule().perform(*stream, [=] { transfer(at(destination), source, bytes); });
+    const auto copy = [=] { transfer(at(destination), source, bytes); };
+    schedule().perform(*stream, std::cref(copy));
     return device->sticky_error();
 }
 

@@ -40,13 +40,12 @@ void PrintedText::add(std::string_view text, size_t buffer) {
 }
 
 void PrintedText::write_to(int file, size_t more) {
-    std::deque<char> text;
+    std::unique_lock lock(mutex_);
+    if (text_.empty()) return;
+    std::deque<char> text;  // which allocates even where it is empty
     HostShare share;
-    {
-        std::lock_guard lock(mutex_);
-        text.swap(text_), std::swap(share, share_);
-    }
-    if (text.empty()) return;
+    text.swap(text_), std::swap(share, share_);
+    lock.unlock();
     const size_t room = room_in(file), most = room - std::min(room, more);
     char piece[16384];
     for (auto at = text.begin() + static_cast<std::ptrdiff_t>(text.size() - std::min(text.size(), most));

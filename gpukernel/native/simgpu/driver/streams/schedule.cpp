@@ -55,7 +55,9 @@ std::vector<StreamPosition> Schedule::needs(const Stream& stream) const {
 
 void Schedule::begin(Stream& stream) {
     ++stream.submitted, ++waiting_;
-    if (!stream.at_work) stream.at_work = stream.shared_from_this(), busy_.insert(&stream);
+    if (stream.at_work) return;
+    stream.at_work = stream.shared_from_this(), stream.busy_at = busy_.size();
+    busy_.push_back(&stream);
 }
 
 void Schedule::begin_busy(Device& device) {
@@ -77,7 +79,8 @@ void Schedule::finish(Stream& stream) {
     for (Stream* blocked : stream.blocks) to_advance_.push_back(blocked->shared_from_this());
     stream.blocks.clear();
     if (now == stream.submitted) {
-        busy_.erase(&stream);
+        busy_[stream.busy_at] = busy_.back(), busy_[stream.busy_at]->busy_at = stream.busy_at;
+        busy_.pop_back();
         to_advance_.push_back(std::move(stream.at_work));  // a thread that is inside still has it
     }
 }

@@ -23,7 +23,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <unordered_set>
 #include <vector>
 
 #include "libcuda/library.h"
@@ -92,6 +91,7 @@ struct Stream : std::enable_shared_from_this<Stream> {
     uint64_t stamp = 0;             // its rank among the streams that are ready
     StreamPosition blocked_by;      // what the first piece waits for
     std::vector<Stream*> blocks;    // streams whose first piece waits for a position in this one
+    size_t busy_at = 0;             // its place among the busy ones, while it is at work
     uint64_t wake_at = UINT64_MAX;  // a thread sleeps until so many are finished
     std::condition_variable moved;
     std::shared_ptr<Stream> at_work;  // itself, as long as anything is unfinished
@@ -160,7 +160,7 @@ class Schedule {
 
     std::mutex mutex_;
     std::map<std::pair<int, uint64_t>, Stream*> ready_;  // the most urgent first, then who came first
-    std::unordered_set<Stream*> busy_;
+    std::vector<Stream*> busy_;                          // in no order
     std::vector<std::shared_ptr<Stream>> to_advance_, watched_;
     std::chrono::microseconds poll_interval_{};
     bool polling_ = false;  // a thread polls conditions
