@@ -29,6 +29,7 @@ FIRST_CUSTOM_CALL, FIRST_DRIVER_CALL = 16, 64
 
 REPLIES = ("sync", "async")
 DRIVER_FLAGS = (
+    "asks",
     "no-context",
     "of-handle",
     "any-device",
@@ -47,7 +48,7 @@ DRIVER_FLAGS = (
     "remembered",
     "variable",
 )
-CUSTOM_FLAGS = ("question", "streamed")
+CUSTOM_FLAGS = ("asks", "question", "streamed")
 LIMITS = ("MAX_BODY", "MAX_COPY", "MAX_PITCHED_COPY")
 ROLES = ("out", "in", "optional-in", "text", "new-handle")
 

@@ -132,6 +132,19 @@ def calls_header(table: CallTable) -> str:
         "    }",
         "}",
         "",
+        "// Whether a call answers from what is known, and leaves the device's work and memory as they are.",
+        "constexpr bool only_asks(uint16_t call) {",
+        "    switch (call) {",
+        *(
+            f"        case static_cast<uint16_t>({kind}::{call.name}):"
+            for kind, calls in (("CustomCall", table.custom), ("DriverCall", table.driver))
+            for call in calls
+            if "asks" in call.flags
+        ),
+        "            return true;\n        default:\n            return false;",
+        "    }",
+        "}",
+        "",
     ]
     out += [f"static_assert(sizeof({name}) == {size});" for name, size in table.types.items()]
     out += ["", *(_structure(name, fields, table) for name, fields in table.records.items())]

@@ -123,28 +123,19 @@ void gate(Connection& connection, uint64_t stream, uint64_t call) {
     }
     connection.finished.unsure = gate;
 }
-// What is not named here may.
+// What is not named here, and does not only ask, may.
 constexpr bool may_leave_work(uint16_t call) {
     switch (call) {
-        case static_cast<uint16_t>(CustomCall::device):
-        case static_cast<uint16_t>(CustomCall::usage):
         case static_cast<uint16_t>(CustomCall::introduce):
         case static_cast<uint16_t>(CustomCall::attend):
-        case static_cast<uint16_t>(CustomCall::kernel_layout):
-        case static_cast<uint16_t>(CustomCall::best_block_size):
-        case static_cast<uint16_t>(CustomCall::pointer_attribute):
         case static_cast<uint16_t>(CustomCall::virtual_memory):
         case static_cast<uint16_t>(CustomCall::copy_to_host):
         case static_cast<uint16_t>(DriverCall::cuMemAlloc_v2):
-        case static_cast<uint16_t>(DriverCall::cuMemGetInfo_v2):
-        case static_cast<uint16_t>(DriverCall::cuFuncGetAttribute):
         case static_cast<uint16_t>(DriverCall::cuStreamCreate):
         case static_cast<uint16_t>(DriverCall::cuStreamCreateWithPriority):
         case static_cast<uint16_t>(DriverCall::cuStreamDestroy_v2):
         case static_cast<uint16_t>(DriverCall::cuStreamSynchronize):
         case static_cast<uint16_t>(DriverCall::cuStreamQuery):
-        case static_cast<uint16_t>(DriverCall::cuStreamGetFlags):
-        case static_cast<uint16_t>(DriverCall::cuStreamGetPriority):
         case static_cast<uint16_t>(DriverCall::cuEventCreate):
         case static_cast<uint16_t>(DriverCall::cuEventDestroy_v2):
         case static_cast<uint16_t>(DriverCall::cuEventRecord):  // done when what is before it is
@@ -155,7 +146,7 @@ constexpr bool may_leave_work(uint16_t call) {
         case static_cast<uint16_t>(DriverCall::cuCtxSynchronize):
             return false;
         default:
-            return true;
+            return !wire::only_asks(call);
     }
 }
 
