@@ -8,7 +8,6 @@
 
 namespace gpukernel::shim {
 
-namespace {
 bool in_a_block(const Connection& connection, CUdeviceptr address, uint64_t bytes) {
     const auto& blocks = connection.spares.blocks;
     auto block = blocks.upper_bound(address);
@@ -17,6 +16,7 @@ bool in_a_block(const Connection& connection, CUdeviceptr address, uint64_t byte
     return address - block->first < block->second && bytes <= block->second - (address - block->first);
 }
 
+namespace {
 // Whether what is left of a stream's work up to `number`, the newest `other` work among it, is copies alone.
 bool copies_alone(Connection& connection, const Finished::Stream& of, uint64_t number, uint64_t other) {
     if (!connection.tells_of_streams || connection.foresight.shares || has_managed() || has_mirrors())

@@ -17,7 +17,9 @@
 
 namespace gpukernel::shim {
 
-// Under the mutex, all: the request that has begun is a copy in `stream`.
+// Under the mutex, all: whether bytes are of one block that the program has from cuMemAlloc.
+bool in_a_block(const Connection& connection, CUdeviceptr address, uint64_t bytes);
+// The request that has begun is a copy in `stream`.
 void note_copy(Connection& connection, uint64_t stream, CUdeviceptr to, uint64_t bytes);
 // Whether what is left of a stream's work is such copies alone.
 bool may_settle(Connection& connection, uint64_t stream);

@@ -265,9 +265,11 @@ bool may_answer_poll(Connection& connection) {
 
 void note_recorded(Connection& connection, CUevent event, uint64_t stream) {
     Finished::Recording* const found = find_event(connection, event);
-    if (!found) return;
     const uint64_t number = connection.foresight.requests;
-    const Finished::Stream* const in = find(connection, stream);
+    Finished::Stream* const in = find(connection, stream);
+    // The worker is asked for one that is not known, and may not know yet that a function has run before it.
+    if (!found) (in ? in->work : connection.finished.anywhere) = number;
+    if (!found) return;
     if (in) connection.finished.sure = number;
     found->number = in && done(connection, stream) ? 0 : number;
     found->stream = stream, found->reported = false;
@@ -468,13 +470,14 @@ std::optional<uint64_t> due_now(Connection& connection, uint64_t stream) {
 
 std::optional<CUresult> foreseen_cuStreamSynchronize(Connection& connection, CUstream stream) {
     wait_for_calls(connection, call_before(connection, stream));
-    if (!is_done(connection, stream)) return std::nullopt;
-    if (has_managed()) return waited_here(connection);
-    return CUDA_SUCCESS;
+    if (is_done(connection, stream)) return has_managed() ? waited_here(connection) : CUDA_SUCCESS;
+    if (has_managed() || has_mirrors()) return std::nullopt;
+    return wait_and_read_ahead(connection, stream_name(connection, stream));
 }
 std::optional<CUresult> foreseen_cuStreamQuery(Connection& connection, CUstream stream) {
     if (call_before(connection, stream) && connection.alive()) return CUDA_ERROR_NOT_READY;
-    return foreseen_cuStreamSynchronize(connection, stream);
+    if (!is_done(connection, stream)) return std::nullopt;
+    return has_managed() ? waited_here(connection) : CUDA_SUCCESS;
 }
 std::optional<CUresult> foreseen_cuEventSynchronize(Connection& connection, CUevent event) {
     wait_for_calls(connection, call_before(connection, event));

@@ -5,17 +5,55 @@
 #include "shim/managed/managed.h"
 #include "shim/modules/host_functions.h"
 #include "shim/modules/local_calls.h"
+#include "shim/transport/copies.h"
 #include "shim/transport/request.h"
 
 namespace gpukernel::shim {
 
 namespace {
-uint64_t note_wait(Foresight& foresight) {
-    foresight.stream = canonical(0);
+constexpr size_t MOST_FOLLOWERS = 64;
+
+uint64_t note_wait(Foresight& foresight, std::optional<uint64_t> stream) {
+    foresight.of_device = !stream, foresight.may_follow = true;
+    foresight.stream = canonical(stream.value_or(0));
     return foresight.waited = foresight.last = foresight.requests;
 }
-bool may_read_ahead(const Connection& connection) {
-    return !connection.foresight.shares && !connection.has_several_threads();
+// A read that is the first one after a wait.
+void note_follower(Foresight& foresight, const DeviceRead& read) {
+    if (!foresight.may_follow) return;
+    foresight.may_follow = false;
+    if (foresight.followers.size() > MOST_FOLLOWERS) foresight.followers.clear();
+    foresight.followers[foresight.follows] = read;
+    foresight.followers.try_emplace(read.address, read);  // perhaps the same again
+    foresight.follows = read.address;
+}
+bool may_read_ahead(Connection& connection, std::optional<uint64_t> stream) {
+    if (connection.foresight.shares) return false;
+    if (!stream) return !connection.has_several_threads();
+    return !has_managed() && !connection.finished.may_be_behind() &&
+           settles(connection, canonical(*stream)) == Settles::yes;
+}
+// Under the mutex: what to read with a wait that begins.
+std::optional<DeviceRead> expected(Connection& connection, std::optional<uint64_t> stream) {
+    Foresight& foresight = connection.foresight;
+    // The last one was for nothing.
+    if (foresight.is_ahead.exchange(false)) foresight.followers.erase(foresight.follows);
+    const auto found = foresight.followers.find(foresight.follows);
+    if (found == foresight.followers.end()) return std::nullopt;
+    if (!may_read_ahead(connection, stream)) {
+        if (!stream) foresight.followers.erase(found);
+        return std::nullopt;
+    }
+    DeviceRead read = found->second;
+    if (stream && !in_a_block(connection, read.address, read.bytes)) return std::nullopt;
+    if (stream) read.stream = *stream;
+    return read;
+}
+// Whether nothing has changed since the wait.
+bool holds(const Connection& connection) {
+    const Foresight& foresight = connection.foresight;
+    return foresight.of_device ? foresight.requests == foresight.waited
+                               : connection.finished.changed <= foresight.waited && !foresight.shares;
 }
 }  // namespace
 
@@ -24,46 +62,56 @@ void share_memory(Connection& connection) {
     connection.foresight.shares = true;
 }
 
-CUresult wait_and_read_ahead(Connection& connection) {
+std::optional<CUresult> wait_and_read_ahead(Connection& connection, std::optional<uint64_t> stream) {
     Foresight& foresight = connection.foresight;
+    {
+        std::lock_guard lock(connection.mutex);
+        if (connection.deferred_error != CUDA_SUCCESS) return std::nullopt;
+    }
+    const auto call = stream ? wire::DriverCall::cuStreamSynchronize : wire::DriverCall::cuCtxSynchronize;
     std::vector<char> outputs, data;
-    PendingAnswer wait{static_cast<uint16_t>(wire::DriverCall::cuCtxSynchronize), nullptr, 0, &outputs}, read;
+    PendingAnswer wait{static_cast<uint16_t>(call), nullptr, 0, &outputs}, read;
     FunctionsBefore before;
+    std::optional<DeviceRead> ahead;
     uint64_t number;
     bool asked = false;
     {
-        Request request(connection, wire::DriverCall::cuCtxSynchronize);
-        if (foresight.is_ahead.exchange(false)) foresight.expected.reset();  // the last one was for nothing
-        if (!may_read_ahead(connection)) foresight.expected.reset();
-        const auto expected = foresight.expected;
+        Request request(connection, call, stream);
+        if (stream) request.put(*stream);
+        ahead = expected(connection, stream);
         if (connection.finished.may_be_behind()) before = functions_before(connection, request);
-        const CUresult error = expected ? request.ask_with_next(wait) : request.ask(wait);
+        const CUresult error = ahead ? request.ask_with_next(wait) : request.ask(wait);
         if (error != CUDA_SUCCESS) return error;
-        if (expected) {
-            data.resize(expected->bytes);
+        if (ahead) {
+            data.resize(ahead->bytes);
             read = {static_cast<uint16_t>(wire::CustomCall::copy_to_host), data.data(), data.size()};
-            // Next to it, so that an error of the read is its own, which nobody needs to hear of.
-            Request next(connection,
-                         wire::CopyToHostRequest{expected->address, expected->stream, expected->bytes},
+            // Next to it, so that an error of the read is its own, or of earlier work.
+            Request next(connection, wire::CopyToHostRequest{ahead->address, ahead->stream, ahead->bytes},
                          request.hand_over());
             asked = next.ask(read) == CUDA_SUCCESS;
             if (!asked) connection.flush();
-            number = note_wait(foresight);
+            number = note_wait(foresight, stream);
         } else {
-            number = note_wait(foresight);
+            number = note_wait(foresight, stream);
         }
     }
     CUresult result = connection.await(wait);
     note_answer(connection, number);
-    const bool there = asked && connection.await(read) == CUDA_SUCCESS && result == CUDA_SUCCESS;
+    const CUresult came = asked ? connection.await(read) : CUDA_SUCCESS;
+    if (stream && result == CUDA_SUCCESS) result = came;
+    const bool there = asked && came == CUDA_SUCCESS && result == CUDA_SUCCESS;
     if (before.any) result = come_after(connection, before, result);
-    if (result == CUDA_SUCCESS) note_idle(connection, number), foresight.over = number;
+    if (result == CUDA_SUCCESS) {
+        stream ? note_stream(connection, *stream, number) : note_idle(connection, number);
+        foresight.over = number;
+    }
     if (asked) {
         std::lock_guard lock(connection.mutex);
-        if (there && foresight.requests == number && may_read_ahead(connection))
-            foresight.data = std::move(data), foresight.is_ahead = true;
+        if (there && foresight.waited == number && holds(connection) &&
+            (stream || may_read_ahead(connection, stream)))
+            foresight.data = std::move(data), foresight.ahead = ahead, foresight.is_ahead = true;
         else if (!there)
-            foresight.expected.reset();
+            foresight.followers.erase(foresight.follows);
     }
     return result;
 }
@@ -75,11 +123,17 @@ bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
     std::vector<char> data;
     {
         std::lock_guard lock(connection.mutex);
-        // Where something was asked since, it is for nothing.
-        if (foresight.requests != foresight.waited && foresight.is_ahead.exchange(false))
-            foresight.expected.reset();
-        if (!foresight.is_ahead || foresight.expected != read) return false;
+        if (!foresight.is_ahead) return false;
+        DeviceRead ahead = *foresight.ahead;
+        if (!foresight.of_device) ahead.stream = read.stream;
+        const bool may_tell_it = foresight.of_device || may_tell(connection, read.stream);
+        // Where something was asked since, or something else is read, it is for nothing.
+        if (!holds(connection) || ahead != read || !may_tell_it) {
+            if (foresight.is_ahead.exchange(false)) foresight.followers.erase(foresight.follows);
+            return false;
+        }
         foresight.is_ahead = false;
+        note_follower(foresight, *foresight.ahead);
         data.swap(foresight.data);
     }
     std::memcpy(to, data.data(), data.size());  // not under the mutex: a page fault may need it
@@ -89,8 +143,10 @@ bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
 uint64_t note_read(Connection& connection, const DeviceRead& read) {
     Foresight& foresight = connection.foresight;
     learn_read(connection, read);
-    if (foresight.waited == foresight.requests - 1 && foresight.waited && read.bytes <= Foresight::MOST)
-        foresight.expected = read;
+    const bool follows = foresight.of_device ? foresight.waited == foresight.requests - 1
+                                             : connection.finished.changed <= foresight.waited;
+    if (follows && foresight.waited && read.bytes && read.bytes <= Foresight::MOST)
+        note_follower(foresight, read);
     foresight.last = foresight.requests, foresight.stream = canonical(read.stream);
     return foresight.requests;
 }
@@ -99,10 +155,6 @@ std::optional<CUresult> foreseen_cuCtxSynchronize(Connection& connection) {
     wait_for_all_calls(connection);
     if (is_over(connection)) return has_managed() ? waited_here(connection) : CUDA_SUCCESS;
     if (has_managed()) return std::nullopt;
-    {
-        std::lock_guard lock(connection.mutex);
-        if (connection.deferred_error != CUDA_SUCCESS) return std::nullopt;
-    }
     return wait_and_read_ahead(connection);
 }
 

@@ -17,11 +17,9 @@ namespace gpukernel::shim {
 // From its construction to `queue` or `send` it holds the connection's mutex.
 class Request {
   public:
-    Request(Connection& connection, wire::DriverCall call)
-        : Request(connection, static_cast<uint16_t>(call), std::nullopt) {}
-    // Work of one stream, which is all that it may keep waiting.
-    Request(Connection& connection, wire::DriverCall call, uint64_t stream)
-        : Request(connection, static_cast<uint16_t>(call), std::optional(stream)) {}
+    // Of one stream's work it may be all that it keeps waiting.
+    Request(Connection& connection, wire::DriverCall call, std::optional<uint64_t> stream = std::nullopt)
+        : Request(connection, static_cast<uint16_t>(call), stream) {}
     // A custom call, with its message written; bulk data may follow.
     template <class Message>
         requires requires { Message::call; }
