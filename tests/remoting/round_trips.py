@@ -20,7 +20,7 @@ class Counter:
     What is said is on its way for `one_way` seconds.
     """
 
-    def __init__(self, one_way: float) -> None:
+    def __init__(self, one_way: float = 0) -> None:
         self.trips, self.one_way = 0, one_way
         self.answers, self.requests = Answers(), Answers(PROOF)
         self._lock = threading.Lock()

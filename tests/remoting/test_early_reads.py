@@ -115,6 +115,21 @@ def test_what_a_program_copies_and_reads_back_comes_with_the_news_at_any_address
 
 
 @pytest.mark.parametrize(
+    ("step", "trips"),
+    [
+        # They take no place from eight addresses in turn.
+        ("r = eight[i % 8]; ok(d.cuMemsetD32Async(r, 7 * i, 4, s)); put(1, q); hear(); assert copy(r) == 7 * i", 1),
+        # Nor are the reads of another stream held to be in vain.
+        ("[(put(1, places[j], u), hear(u)) for j in range(20)]; add(1, p, s); hear(); assert copy() == i + 1", 21),
+    ],
+)  # fmt: skip
+def test_copies_that_are_read_back_no_more_cost_no_round_trips(step: str, trips: int) -> None:
+    begin = COPIES + "eight = [int(ok(d.cuMemAlloc(512))) for _ in range(8)]; wait(); learn_copies()\n"
+    # Where the processors are busy, the shorter run hears some news too late, as above.
+    assert any(trips - 0.6 < waits(step, begin=begin, few=48, many=80) < trips + 0.4 for _ in range(2))
+
+
+@pytest.mark.parametrize(
     "step",
     [
         # Before the news, and after it, the program changes what it has copied.

@@ -9,7 +9,7 @@
 namespace gpukernel::shim {
 
 namespace {
-// After so many times that nothing of it was used, little is read early.
+// After so many times that nothing of it was used, little is read early; and no copy that is not read back.
 constexpr int PATIENCE = 16;
 
 // Takes `bytes` from what is left of a text; none where there are not so many.
@@ -27,9 +27,12 @@ EarlyQuestion expect_reads(Connection& connection, uint64_t stream) {
     if (early.in_vain >= PATIENCE && ++early.skipped % PATIENCE) return question;
     for (const EarlyReads::Expected& one : early.expected)
         if (one.stream == stream) question.reads.push_back(one.read);
+    question.counts = !question.reads.empty();
     const auto& [copy, copied] = early.copied;
-    if (!early.reads_copies || copied.stream != stream || copy != connection.finished.changed)
+    if (!early.copies || copied.stream != stream || copy != connection.finished.changed) return question;
+    if (std::find(question.reads.begin(), question.reads.end(), copied.read) != question.reads.end())
         return question;
+    --early.copies;
     if (question.reads.size() == wire::MOST_EARLY_READS) question.reads.erase(question.reads.begin());
     question.reads.push_back(copied.read);
     return question;
@@ -45,7 +48,7 @@ void note_function(Connection& connection, const News::Function& function) {
     if (question.settles == Settles::no) return;
     if (request > mine.settled) mine.settled = request, mine.stream = stream;
     if (question.reads.empty()) return;
-    mine.in_vain = mine.used ? 0 : mine.in_vain + 1, mine.used = false;
+    if (question.counts) mine.in_vain = mine.used ? 0 : mine.in_vain + 1, mine.used = false;
     std::string_view early = text;
     const std::string_view rests = take(early, 1);  // whether the default stream had nothing left to do
     if (rests.empty() || request < mine.read) return;
@@ -75,6 +78,7 @@ bool take_early(Connection& connection, const DeviceRead& read, void* to) {
         if (found == early.here.end() || connection.foresight.shares || !may_tell(connection, read.stream))
             return false;
         early.used = true;
+        if (found->first == early.copied.second.read) early.copies = PATIENCE;
         bytes = found->second;
         const auto again = std::find_if(early.expected.begin(), early.expected.end(),
                                         [&](const auto& one) { return one.read == found->first; });
@@ -92,7 +96,7 @@ void learn_read(Connection& connection, const DeviceRead& read) {
         return;
     const EarlyReads::Expected one{early.stream, {read.address, read.bytes}};
     if (early.copied.second == one && early.copied.first == connection.finished.changed) {
-        early.reads_copies = true;
+        early.copies = PATIENCE;
         return;
     }
     std::erase(early.expected, one);

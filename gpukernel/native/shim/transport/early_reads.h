@@ -12,7 +12,7 @@
 //
 // What is read is what was read before, at the same address.  TensorFlow copies its conditions to the device
 // and reads them back, at an address of its own each time: after the first time that a program reads what it
-// has just copied, the newest copy is expected, too.
+// has just copied, the newest copy is expected, too, until several in a row were not read back.
 //
 // As with foresight.h nothing is given that another program may write, nor with managed memory; nor where the
 // program's own read would wait for something, or would tell of an error or bring printed text.
@@ -39,7 +39,7 @@ struct EarlyReads {
     std::vector<Expected>
         expected;  // what was read last is last: an allocator gives several addresses in turn
     std::pair<uint64_t, Expected> copied;  // the newest small copy to the device: its request, its stream
-    bool reads_copies = false;             // and whether the program has ever read one back
+    int copies = 0;                        // so many more are expected, unless one is read back
     uint64_t settled = 0;                  // the newest function, by its request, that is due and settles,
     uint64_t stream = 0;                   // and its stream
     uint64_t read = 0;                     // the newest one with which something was read, which lies here:

@@ -25,6 +25,7 @@ enum class Settles : uint8_t { no, but_for_the_default_stream, yes };
 struct EarlyQuestion {
     Settles settles = Settles::no;
     std::vector<wire::EarlyRead> reads;
+    bool counts = false;  // there are others than the newest copy, which is expected but so often
 };
 
 struct News {
