@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace gpukernel::worker {
 
@@ -311,16 +312,23 @@ bool Lease::valid(CUdeviceptr address, uint64_t bytes, bool lasting) const {
 }
 
 void Lease::free_all(const void* owner, const std::function<bool(CUdeviceptr)>& free) {
-    std::lock_guard lock(mutex_);
-    for (auto it = blocks_.begin(); it != blocks_.end();) {
-        // What another thread of a program is freeing while this one resets the context, that one frees.
-        if (it->second.owner != owner || it->second.releasing) {
-            ++it;
-            continue;
-        }
-        if (it->second.charged) host_memory.give_back(HostMemory::BLOCK);
-        if (it->second.charged && free(it->first)) give_back(it->second.charged);
-        it = blocks_.erase(it);
+    std::vector<std::pair<CUdeviceptr, uint64_t>> charged;
+    {
+        std::lock_guard lock(mutex_);
+        std::erase_if(blocks_, [&](const auto& one) {
+            const auto& [address, block] = one;
+            // What another thread of a program is freeing while this one resets the context, that one frees.
+            if (block.owner != owner || block.releasing) return false;
+            if (block.charged) charged.emplace_back(address, block.charged);
+            return true;
+        });
+    }
+    // Without the lock, which an early read may wait for: who frees waits for it (session/early_reads.h).
+    for (const auto& [address, bytes] : charged) {
+        host_memory.give_back(HostMemory::BLOCK);
+        if (!free(address)) continue;
+        std::lock_guard lock(mutex_);
+        give_back(bytes);
     }
 }
 
