@@ -17,6 +17,8 @@ HOST = ctypes.CFUNCTYPE(None, ctypes.c_void_p); raw = ctypes.CDLL("libcuda.so.1"
 t = ok(d.cuStreamCreate(1)); u = ok(d.cuStreamCreate(1)); e = ok(d.cuEventCreate(2)); blocks = [int(ok(d.cuMemAlloc(512))) for _ in range(3)]; ok(d.cuCtxSynchronize())
 def call(function, stream=s): assert raw.cuLaunchHostFunc(ctypes.c_void_p(int(stream)), function, None) == 0
 def hear(stream=s): news.clear(); call(told, stream); news.wait(); time.sleep(0.001)  # the function has ended then, too
+large = [int(ok(d.cuMemAlloc(65536))) for _ in range(3)]; much = np.zeros(8192, np.uint32); ok(d.cuCtxSynchronize())
+def all_of(of, bytes, stream=t): ok(d.cuMemcpyDtoHAsync(much.ctypes.data, of, bytes, stream)); return much[:bytes // 4].tolist()
 def copy(of=p, n=4, stream=t): ok(d.cuMemcpyDtoHAsync(h, of, n, stream)); return int(own[0])
 def learn(of=p, n=6):
     for i in range(n): ok(d.cuMemsetD32Async(of, 1000 + i, 1, s)); hear(); assert copy(of) == 1000 + i
@@ -30,6 +32,9 @@ def learn(of=p, n=6):
     [
         "add(1, p, s); hear(); assert copy() == i + 1",
         "add(1, p, s); hear(); assert read() == i + 1",  # by the default stream, which has nothing to do
+        # As much as comes early at most, and some such places in turn.
+        "r = large[0]; ok(d.cuMemsetD32Async(r, 7 * i, 4096, s)); add(1, r, s); hear(); assert all_of(r, 16384) == [7 * i + 1] + [7 * i] * 4095",
+        "r = large[i % 3]; ok(d.cuMemsetD32Async(r, 7 * i, 1024, s)); add(1, r, s); hear(); assert all_of(r, 4096) == [7 * i + 1] + [7 * i] * 1023",
         # An allocator's addresses in turn.
         "r = blocks[i % 3]; ok(d.cuMemsetD32Async(r, 7 * i, 4, s)); add(1, r, s); hear(); assert copy(r) == 7 * i + 1",
         # As JAX does: what tells is another stream, which waits for the step's event.
@@ -155,6 +160,19 @@ def test_what_is_read_back_is_what_the_device_has(step: str) -> None:
         few=3,
         many=6,
     )
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        # More than comes early, by a word; several that are too much together, with a small one that still comes.
+        "r = large[0]; ok(d.cuMemsetD32Async(r, 7 * i, 4097, s)); hear(); assert all_of(r, 16388) == [7 * i] * 4097",
+        "[ok(d.cuMemsetD32Async(r, 7 * i, 4096, s)) for r in large]; add(1, p, s); hear(); assert [all_of(r, 16384) for r in large] == [[7 * i] * 4096] * 3 and copy() == i + 1",
+        "[ok(d.cuMemsetD32Async(r, 7 * i, 4096, s)) for r in large]; hear(); assert [all_of(r + at, 2048) for r in large for at in range(0, 16384, 2048)] == [[7 * i] * 512] * 24",
+    ],
+)
+def test_what_is_too_much_together_is_read_as_it_is(step: str) -> None:
+    waits(step, begin=EARLY, few=3, many=30)
 
 
 def says(code: str, lines: list[str]) -> None:

@@ -28,7 +28,7 @@ from tests.remoting.test_worker import until, unused
 DEVICE, NEXT_FUNCTION = call_number("device"), call_number("next_host_function")
 ANSWER = 8  # bytes of an answer's head: the result, and how much text follows
 FEATURES = ANSWER + 316  # where attributes[0] of the device's facts is, whose bits say what a worker knows
-KEEPS_BLOCKS, WANTS_RANGES, TELLS_OF_STREAMS, TELLS_OF_REFUSALS = 1, 16, 32, 64
+KEEPS_BLOCKS, WANTS_RANGES, TELLS_OF_STREAMS, TELLS_OF_REFUSALS, READS_MORE_EARLY = 1, 16, 32, 64, 128
 FUNCTION = ANSWER + 12  # bytes of the news of a function, after which comes what was read early
 OUT_OF_MEMORY = 2
 
@@ -47,10 +47,11 @@ NEWEST = Age()
 OLDER = {
     "tells of no streams": Age(TELLS_OF_STREAMS, ("settle_copies", "report")),
     "reads nothing early": Age(reads=False),
+    "reads few bytes early": Age(READS_MORE_EARLY),
     "keeps no blocks": Age(KEEPS_BLOCKS, ("keep_block", "take_block")),
     "tells of no refusals": Age(TELLS_OF_REFUSALS, refusals=False),
     "knows nothing of all this": Age(
-        KEEPS_BLOCKS | WANTS_RANGES | TELLS_OF_STREAMS | TELLS_OF_REFUSALS,
+        KEEPS_BLOCKS | WANTS_RANGES | TELLS_OF_STREAMS | TELLS_OF_REFUSALS | READS_MORE_EARLY,
         ("settle_copies", "report", "keep_block", "take_block", "launch_in_range"),
         reads=False,
         refusals=False,

@@ -108,6 +108,8 @@ bool learn(Device& device) {
         device.facts.attributes[BY_DESCRIPTOR] = device.facts.known[BY_DESCRIPTOR] = 1;
     }
     device.connection.tells_of_streams = device.facts.attributes[0] & wire::TELLS_OF_STREAMS;
+    if (device.facts.attributes[0] & wire::READS_MORE_EARLY)
+        device.connection.most_early_bytes = wire::MOST_EARLY_BYTES;
     device.connection.tells_of_refusals = device.facts.attributes[0] & wire::TELLS_OF_REFUSALS;
     allow_spares_of(device);
     return true;

@@ -10,7 +10,7 @@ namespace gpukernel::wire {
 // What a worker knows beyond its version of the protocol: bits of attributes[0], which is no attribute's
 // number.
 constexpr int32_t KEEPS_BLOCKS = 1, HAS_MANAGED_VARIABLES = 2, SHARES_PHYSICAL = 4, HAS_BORDER_COLORS = 8,
-                  WANTS_RANGES = 16, TELLS_OF_STREAMS = 32, TELLS_OF_REFUSALS = 64;
+                  WANTS_RANGES = 16, TELLS_OF_STREAMS = 32, TELLS_OF_REFUSALS = 64, READS_MORE_EARLY = 128;
 
 struct DeviceFacts {
     char name[256];

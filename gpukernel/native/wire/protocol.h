@@ -151,7 +151,8 @@ struct EarlyRead {
     uint64_t address, bytes;
     friend bool operator==(const EarlyRead&, const EarlyRead&) = default;
 };
-constexpr size_t MOST_EARLY_READS = 8, MOST_EARLY_BYTES = 1 << 10;  // of one function, of one read
+constexpr size_t MOST_EARLY_READS = 8, MOST_EARLY_BYTES = 16 << 10;  // of one function, together
+constexpr size_t FEW_EARLY_BYTES = 1 << 10;  // of each, where a worker does not say READS_MORE_EARLY
 
 // The bit of a host function's number that says that it is a gate: no function, but a place where later work
 // waits for functions that were taken before.  A worker that has no room for functions has some for gates.

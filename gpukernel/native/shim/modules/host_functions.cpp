@@ -199,7 +199,7 @@ class Caller {
     }
     bool next(uint64_t& number, CUresult& status, std::string& early) {
         constexpr size_t LEAST = sizeof(wire::AnswerHead) + wire::NextHostFunctionAnswer::HEAD_BYTES;
-        constexpr size_t MOST_EARLY = 1 + wire::MOST_EARLY_READS * (1 + wire::MOST_EARLY_BYTES);
+        constexpr size_t MOST_EARLY = 1 + wire::MOST_EARLY_READS + wire::MOST_EARLY_BYTES;
         struct {
             wire::FrameHeader header;
             wire::AnswerHead answer;

@@ -69,6 +69,8 @@ class Connection {
     void name_images(std::string_view salt) { image_salt_ = salt; }
     // Whether the worker knows settle_copies and report.
     bool tells_of_streams = false;
+    // How large a read it makes early.
+    uint64_t most_early_bytes = wire::FEW_EARLY_BYTES;
     // Whether it says by their numbers which host functions it has no room for.
     bool tells_of_refusals = false;
     bool keeps_images() const { return !image_salt_.empty(); }

@@ -46,7 +46,7 @@ void note_copy(Connection& connection, uint64_t stream, CUdeviceptr to, uint64_t
         finished.sure = number;
     else if (of)
         of->other = number;
-    if (bytes && bytes <= wire::MOST_EARLY_BYTES) note_small_copy(connection, canonical(stream), {to, bytes});
+    if (bytes && bytes <= wire::FEW_EARLY_BYTES) note_small_copy(connection, canonical(stream), {to, bytes});
 }
 
 bool may_settle(Connection& connection, uint64_t stream) {

@@ -18,6 +18,23 @@ std::string_view take(std::string_view& from, size_t bytes) {
     from.remove_prefix(taken.size());
     return taken.size() == bytes ? taken : std::string_view();
 }
+
+// Leaves as many of them as one question may have, the newest, which are last.
+void fit(std::vector<wire::EarlyRead>& reads) {
+    uint64_t bytes = 0;
+    size_t first = reads.size(), left = wire::MOST_EARLY_READS;
+    while (first && left-- && (bytes += reads[first - 1].bytes) <= wire::MOST_EARLY_BYTES) --first;
+    reads.erase(reads.begin(), reads.begin() + static_cast<std::ptrdiff_t>(first));
+}
+
+void expect_copied(Connection& connection, uint64_t stream, std::vector<wire::EarlyRead>& reads) {
+    EarlyReads& early = connection.early_reads;
+    const auto& [copy, copied] = early.copied;
+    if (!early.copies || copied.stream != stream || copy != connection.finished.changed) return;
+    if (std::find(reads.begin(), reads.end(), copied.read) != reads.end()) return;
+    --early.copies;
+    reads.push_back(copied.read);
+}
 }  // namespace
 
 EarlyQuestion expect_reads(Connection& connection, uint64_t stream) {
@@ -28,13 +45,8 @@ EarlyQuestion expect_reads(Connection& connection, uint64_t stream) {
     for (const EarlyReads::Expected& one : early.expected)
         if (one.stream == stream) question.reads.push_back(one.read);
     question.counts = !question.reads.empty();
-    const auto& [copy, copied] = early.copied;
-    if (!early.copies || copied.stream != stream || copy != connection.finished.changed) return question;
-    if (std::find(question.reads.begin(), question.reads.end(), copied.read) != question.reads.end())
-        return question;
-    --early.copies;
-    if (question.reads.size() == wire::MOST_EARLY_READS) question.reads.erase(question.reads.begin());
-    question.reads.push_back(copied.read);
+    expect_copied(connection, stream, question.reads);
+    fit(question.reads);
     return question;
 }
 
@@ -65,7 +77,7 @@ void note_function(Connection& connection, const News::Function& function) {
 
 bool take_early(Connection& connection, const DeviceRead& read, void* to) {
     EarlyReads& early = connection.early_reads;
-    if (read.bytes > wire::MOST_EARLY_BYTES || has_managed()) return false;
+    if (read.bytes > connection.most_early_bytes || has_managed()) return false;
     if (!early.any && !connection.news.any) return false;
     std::string bytes;
     {
@@ -92,7 +104,7 @@ void learn_read(Connection& connection, const DeviceRead& read) {
     EarlyReads& early = connection.early_reads;
     look_at_news(connection);
     if (!early.settled || connection.finished.changed > early.settled || !read.bytes ||
-        read.bytes > wire::MOST_EARLY_BYTES)
+        read.bytes > connection.most_early_bytes)
         return;
     const EarlyReads::Expected one{early.stream, {read.address, read.bytes}};
     if (early.copied.second == one && early.copied.first == connection.finished.changed) {

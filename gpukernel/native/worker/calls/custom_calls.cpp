@@ -49,7 +49,7 @@ CUresult serve_device(Session& session, Reader&, Writer& out) {
     facts.attributes[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;  // in the shim, over cuMemAllocAsync
     facts.known[CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED] = 1;
     facts.attributes[0] = wire::KEEPS_BLOCKS | wire::HAS_MANAGED_VARIABLES | wire::HAS_BORDER_COLORS |
-                          wire::TELLS_OF_STREAMS | wire::TELLS_OF_REFUSALS;
+                          wire::TELLS_OF_STREAMS | wire::TELLS_OF_REFUSALS | wire::READS_MORE_EARLY;
     if (session.cuda().set_range) facts.attributes[0] |= wire::WANTS_RANGES;
     if (facts.attributes[CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED])
         facts.attributes[0] |= wire::SHARES_PHYSICAL;
@@ -354,8 +354,11 @@ static bool expected_reads(Session& session, std::string_view bytes, std::vector
     if (reads.size() > wire::MOST_EARLY_READS) return false;
     if (reads.empty()) return true;
     std::memcpy(reads.data(), bytes.data(), reads.size() * sizeof reads[0]);
-    for (const wire::EarlyRead& read : reads)
-        if (read.bytes > wire::MOST_EARLY_BYTES) return false;
+    uint64_t left = wire::MOST_EARLY_BYTES;
+    for (const wire::EarlyRead& read : reads) {
+        if (read.bytes > left) return false;
+        left -= read.bytes;
+    }
     session.lease().early_reads.prepare();
     return true;
 }

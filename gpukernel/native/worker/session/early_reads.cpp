@@ -8,7 +8,7 @@
 namespace gpukernel::worker {
 
 namespace {
-constexpr size_t BYTES = wire::MOST_EARLY_READS * wire::MOST_EARLY_BYTES;
+constexpr size_t BYTES = wire::MOST_EARLY_BYTES;
 constexpr std::chrono::microseconds PATIENCE(1000), PAUSE(20);
 constexpr int QUICK = 20;  // looks without a pause between them
 }  // namespace
