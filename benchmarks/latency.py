@@ -24,7 +24,13 @@ from tests.frameworks.sources import JAX, PYTORCH, TENSORFLOW
 DELAYS = (0.0, 0.0003, 0.001, 0.005, 0.05)  # seconds, there and back
 ROUNDS = 7
 SHARE = 0.5
-PACKAGES = {"jax": JAX, "keras": TENSORFLOW, "pytorch": PYTORCH}
+PACKAGES = {
+    "jax": JAX,
+    "keras": TENSORFLOW,
+    "keras train_on_batch": TENSORFLOW,
+    "tensorflow GradientTape": TENSORFLOW,
+    "pytorch": PYTORCH,
+}
 """Those that ``make frameworks`` keeps in folders of their own."""
 
 

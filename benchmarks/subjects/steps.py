@@ -10,6 +10,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -130,9 +131,7 @@ def of_a_program(name: str) -> tuple[Step, Callable[[Any], float]]:
 FRAMEWORKS: dict[str, Callable[[], tuple[Step, Callable[[Any], float]]]] = {
     "numba": numba_step,
     "tinygrad": tinygrad_step,
-    "jax": lambda: of_a_program("jax"),
-    "keras": lambda: of_a_program("keras"),
-    "pytorch": lambda: of_a_program("pytorch"),
+    **{name: partial(of_a_program, name) for name in steps.FRAMEWORKS},
 }
 
 

@@ -18,7 +18,13 @@ from tests.remoting.round_trips import counted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-FRAMEWORKS = {"jax": JAX, "keras": TENSORFLOW, "pytorch": PYTORCH}
+FRAMEWORKS = {
+    "jax": JAX,
+    "keras": TENSORFLOW,
+    "keras train_on_batch": TENSORFLOW,
+    "tensorflow GradientTape": TENSORFLOW,
+    "pytorch": PYTORCH,
+}
 STEPS = 30
 SIMULATED: Any = SimpleNamespace(
     slices=[SimpleNamespace(device_name="(simulated)", memory_bytes=1, device_memory_bytes=2)]
@@ -49,7 +55,7 @@ def conversations(name: str, mode: str) -> tuple[float, dict[str, float]]:
                     counter.answers.taken()
                 trips = counter.trips
                 out, errors = await program.communicate(b"\n")
-                assert line == b"warm\n" and not program.returncode, errors.decode()[-4000:]
+                assert (line, program.returncode) == (b"warm\n", 0), errors.decode()[-4000:]
                 first, last = map(float, out.split())
                 assert last < first
                 each = {call: count / STEPS for call, count in counter.answers.taken().items()}
@@ -74,3 +80,14 @@ def test_a_step_of_keras_waits_once(mode: str, most: float, monkeypatch: pytest.
     _, answers = conversations("keras", mode)
     answers.pop("next_host_function")
     assert sum(answers.values()) <= most, answers
+
+
+@pytest.mark.parametrize("name", ["keras train_on_batch", "tensorflow GradientTape"])
+def test_a_value_that_tensorflow_reads_by_itself_comes_with_its_wait(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the stream that computes and reads in another one: one round trip for both."""
+    monkeypatch.setenv("GPUKERNEL_SIMGPU", "h100")
+    trips, answers = conversations(name, "read")
+    assert trips <= 1.3, answers
+    assert answers["copy_to_host"] <= 1.1, answers

@@ -1,4 +1,4 @@
-"""Training steps of a small perceptron, to have their round trips counted: ``steps.py jax|keras|pytorch STEPS queue|read``.
+"""Training steps of a small perceptron, to have their round trips counted: ``steps.py FRAMEWORK STEPS queue|read``.
 
 After ten steps more, at its beginning, it prints a line and waits for one.
 """
@@ -60,20 +60,60 @@ def by_pytorch() -> Callable[[], Any]:
     return run
 
 
-def by_keras() -> Callable[[], Any]:
-    """Return what `fit` does for a batch, which gives the mean loss so far, as an array on the device."""
+def keras_model() -> Any:
+    """Return a model that is compiled and has not seen a batch."""
     import tensorflow as tf
 
     tf.keras.utils.set_random_seed(0)
     model = tf.keras.Sequential([tf.keras.layers.Dense(32, activation="relu"), tf.keras.layers.Dense(10)])
-    loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(tf.keras.optimizers.SGD(0.05), loss)
+    model.compile(
+        tf.keras.optimizers.SGD(0.05), tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    )
+    return model
+
+
+def by_keras() -> Callable[[], Any]:
+    """Return what `fit` does for a batch, which gives the mean loss so far, as an array on the device."""
+    import tensorflow as tf
+
+    model = keras_model()
     batches = iter(tf.data.Dataset.from_tensors((X, Y)).repeat())
     model.make_train_function()
     return lambda: model.train_function(batches)["loss"]
 
 
-FRAMEWORKS = {"jax": by_jax, "keras": by_keras, "pytorch": by_pytorch}
+def by_keras_batches() -> Callable[[], Any]:
+    """Return `train_on_batch`, which gives the loss as a number."""
+    model = keras_model()
+    return lambda: model.train_on_batch(X, Y)
+
+
+def by_tape() -> Callable[[], Any]:
+    """Return a `tf.function` with a `GradientTape`, which gives its loss as an array on the device."""
+    import tensorflow as tf
+
+    model = keras_model()
+    model.build((None, 784))
+    optimizer, loss_of = tf.keras.optimizers.SGD(0.05), model.loss
+
+    @tf.function
+    def step(x: Any, y: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = loss_of(y, model(x, training=True))
+        slopes = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(slopes, model.trainable_variables, strict=True))
+        return loss
+
+    return lambda: step(tf.constant(X), tf.constant(Y))
+
+
+FRAMEWORKS = {
+    "jax": by_jax,
+    "keras": by_keras,
+    "keras train_on_batch": by_keras_batches,
+    "tensorflow GradientTape": by_tape,
+    "pytorch": by_pytorch,
+}
 
 
 def main(framework: str, steps: int, mode: str) -> None:
