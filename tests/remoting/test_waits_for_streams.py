@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+import sys
+
 import pytest
 
 from tests.remoting import test_round_trips as round_trips
+from tests.remoting.conftest import PRELUDE, worker
+from tests.remoting.round_trips import counted
 from tests.remoting.test_early_reads import EARLY
 from tests.remoting.test_round_trips import waits
 
@@ -124,3 +130,55 @@ def test_what_is_read_after_the_wait_is_what_the_device_has(step: str, threads: 
 def test_what_belongs_to_the_wait_comes_with_it(code: str, lines: list[str], threads: str) -> None:
     begin = WAITS + ("elsewhere(lambda: ok(d.cuMemGetInfo()))\n" if threads == "two" else "")
     round_trips.says(code, lines, begin=begin, tcp=True)
+
+
+def test_many_threads_may_wait_for_what_another_one_begins() -> None:
+    """A read that comes with a wait takes a thread of the worker, which has no more than 64 for a program."""
+    code = """
+elsewhere(lambda: ok(d.cuMemGetInfo())); learn_wait(); ok(d.cuCtxSynchronize())
+streams = [ok(d.cuStreamCreate(1)) for _ in range(48)]; ok(d.cuMemsetD32(q, 0, 1)); ok(d.cuCtxSynchronize())
+ok(d.cuStreamWaitValue32(s, q, 1, 1)); ok(d.cuEventRecord(e, s))
+for one in streams: ok(d.cuStreamWaitEvent(one, e, 0))
+waiting = [threading.Thread(target=lambda of=one: (ok(d.cuCtxSetCurrent(context)), sync(of)), daemon=True) for one in streams]
+for one in waiting: one.start()
+time.sleep(0.5); ok(d.cuStreamWriteValue32(t, q, 1, 1))
+for one in waiting: one.join(20)
+print(sum(one.is_alive() for one in waiting), copy()); sys.stdout.flush(); os._exit(0)
+"""
+    round_trips.says(code, ["0 5"], begin=WAITS, tcp=True)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        # Nobody reads behind the first wait, though somebody does behind the second.
+        "fill(p, i); sync(); fill(p, i); sync(); assert copy(q) == 5",
+        # Nobody knows which is the next.
+        "r = places[chance.randrange(12)]; fill(r, i); sync(); assert copy(r) == i",
+    ],
+)
+def test_reads_that_nobody_uses_are_few(step: str) -> None:
+    async def story() -> int:
+        async with worker() as one:
+            environment = one.environment(kind="tcp", shared_memory=False)
+            code = f"{PRELUDE}{WAITS}\nimport random; chance = random.Random(1)\nfor i in range(N):\n    {step}\n"
+            with counted(environment) as counter:
+                done = await asyncio.to_thread(
+                    subprocess.run,
+                    [sys.executable, "-c", code, "200"],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                )
+            assert done.returncode == 0, done.stderr
+            return counter.answers.of("copy_to_host")
+
+    assert asyncio.run(story()) < 350
+
+
+def test_a_wait_for_the_default_stream_says_nothing_of_others_that_it_waits_for() -> None:
+    """No driver promises that it is one for the work of streams that block."""
+    begin = WAITS + "b = ok(d.cuStreamCreate(0))\n"
+    assert waits("add(1, p, b); sync(0); sync(0)", begin=begin) == pytest.approx(2, abs=0.2)

@@ -12,11 +12,12 @@ namespace gpukernel::shim {
 
 namespace {
 constexpr size_t MOST_FOLLOWERS = 64;
+constexpr int PATIENCE = 16;  // after so many reads in a row that nobody used, few are asked for
 
 uint64_t note_wait(Foresight& foresight, std::optional<uint64_t> stream) {
     foresight.of_device = !stream, foresight.may_follow = true;
-    foresight.stream = canonical(stream.value_or(0));
-    return foresight.waited = foresight.last = foresight.requests;
+    if (!stream) foresight.last = foresight.requests, foresight.stream = canonical(0);
+    return foresight.waited = foresight.requests;
 }
 // A read that is the first one after a wait.
 void note_follower(Foresight& foresight, const DeviceRead& read) {
@@ -27,6 +28,12 @@ void note_follower(Foresight& foresight, const DeviceRead& read) {
     foresight.followers.try_emplace(read.address, read);  // perhaps the same again
     foresight.follows = read.address;
 }
+// What was read ahead is for nothing.
+void forget_ahead(Foresight& foresight) {
+    if (!foresight.is_ahead.exchange(false)) return;
+    foresight.followers.erase(foresight.follows);
+    ++foresight.in_vain;
+}
 bool may_read_ahead(Connection& connection, std::optional<uint64_t> stream) {
     if (connection.foresight.shares) return false;
     if (!stream) return !connection.has_several_threads();
@@ -36,8 +43,7 @@ bool may_read_ahead(Connection& connection, std::optional<uint64_t> stream) {
 // Under the mutex: what to read with a wait that begins.
 std::optional<DeviceRead> expected(Connection& connection, std::optional<uint64_t> stream) {
     Foresight& foresight = connection.foresight;
-    // The last one was for nothing.
-    if (foresight.is_ahead.exchange(false)) foresight.followers.erase(foresight.follows);
+    forget_ahead(foresight);
     const auto found = foresight.followers.find(foresight.follows);
     if (found == foresight.followers.end()) return std::nullopt;
     if (!may_read_ahead(connection, stream)) {
@@ -46,6 +52,9 @@ std::optional<DeviceRead> expected(Connection& connection, std::optional<uint64_
     }
     DeviceRead read = found->second;
     if (stream && !in_a_block(connection, read.address, read.bytes)) return std::nullopt;
+    // Each takes a thread of the worker as long as its wait does, and only the newest wait's is of use.
+    if (foresight.is_asked) return std::nullopt;
+    if (foresight.in_vain >= PATIENCE && ++foresight.skipped % PATIENCE) return std::nullopt;
     if (stream) read.stream = *stream;
     return read;
 }
@@ -88,7 +97,7 @@ std::optional<CUresult> wait_and_read_ahead(Connection& connection, std::optiona
             // Next to it, so that an error of the read is its own, or of earlier work.
             Request next(connection, wire::CopyToHostRequest{ahead->address, ahead->stream, ahead->bytes},
                          request.hand_over());
-            asked = next.ask(read) == CUDA_SUCCESS;
+            asked = foresight.is_asked = next.ask(read) == CUDA_SUCCESS;
             if (!asked) connection.flush();
             number = note_wait(foresight, stream);
         } else {
@@ -103,14 +112,17 @@ std::optional<CUresult> wait_and_read_ahead(Connection& connection, std::optiona
     if (before.any) result = come_after(connection, before, result);
     if (result == CUDA_SUCCESS) {
         stream ? note_stream(connection, *stream, number) : note_idle(connection, number);
-        foresight.over = number;
+        if (!stream) foresight.over = number;
     }
     if (asked) {
         std::lock_guard lock(connection.mutex);
+        foresight.is_asked = false;
         if (there && foresight.waited == number && holds(connection) &&
             (stream || may_read_ahead(connection, stream)))
             foresight.data = std::move(data), foresight.ahead = ahead, foresight.is_ahead = true;
-        else if (!there)
+        else if (there)
+            ++foresight.in_vain;
+        else
             foresight.followers.erase(foresight.follows);
     }
     return result;
@@ -129,10 +141,10 @@ bool take_read_ahead(Connection& connection, const DeviceRead& read, void* to) {
         const bool may_tell_it = foresight.of_device || may_tell(connection, read.stream);
         // Where something was asked since, or something else is read, it is for nothing.
         if (!holds(connection) || ahead != read || !may_tell_it) {
-            if (foresight.is_ahead.exchange(false)) foresight.followers.erase(foresight.follows);
+            forget_ahead(foresight);
             return false;
         }
-        foresight.is_ahead = false;
+        foresight.is_ahead = false, foresight.in_vain = 0;
         note_follower(foresight, *foresight.ahead);
         data.swap(foresight.data);
     }

@@ -46,11 +46,14 @@ struct Foresight {
     std::unordered_map<CUdeviceptr, DeviceRead> followers;
     CUdeviceptr follows = 0;
     bool may_follow = false;            // nothing was read since the newest wait
+    bool is_asked = false;              // a read is on its way with a wait
+    int in_vain = 0;                    // how many were not used, one after the other
+    int skipped = 0;                    // waits with which none was asked for, for that reason
     std::optional<DeviceRead> ahead;    // that came with the newest wait
     std::atomic<bool> is_ahead{false};  // and lies here:
     std::vector<char> data;
 
-    uint64_t last = 0;  // the number of the newest read or wait, and a stream whose work it waits for: after
+    uint64_t last = 0;  // of the newest read or wait for the device; a stream whose work it waits for: after
     uint64_t stream = 0;            // a wait for the device the default one, since others may not exist
     std::atomic<uint64_t> over{0};  // the number of one that is over
 };
