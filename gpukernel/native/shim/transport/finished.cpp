@@ -23,7 +23,8 @@ inline Finished::Stream* find(Connection& connection, uint64_t stream) {
 // The newest request of this thread that can fail and gets no answer, and its connection.
 GPUKERNEL_STATIC_THREAD_LOCAL std::pair<const Connection*, uint64_t> own_unsure{nullptr, 0};
 
-// Everything in `stream` up to `number` is finished, said by a wait.
+}  // namespace
+
 void note_passed(Connection& connection, uint64_t stream, uint64_t number) {
     // That a wait for the legacy stream is one for all that block is not said of every driver.
     const Finished& finished = connection.finished;
@@ -32,6 +33,8 @@ void note_passed(Connection& connection, uint64_t stream, uint64_t number) {
     });
     if (alone || canonical(stream) != canonical(0)) pass(connection, canonical(stream), number);
 }
+
+namespace {
 
 // Takes note of what was told, and of a read that is over (foresight.h).
 void look_at_reads(Connection& connection) {

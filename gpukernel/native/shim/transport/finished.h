@@ -123,6 +123,8 @@ bool is_over(Connection& connection);
 // The same of one stream, which exists.
 bool is_done(Connection& connection, CUstream stream);
 
+// Under the mutex: everything in a stream up to `number` is finished, said by a wait.
+void note_passed(Connection& connection, uint64_t stream, uint64_t number);
 // Under the mutex: takes note of what host functions have told (news.h).
 void look_at_news(Connection& connection);
 // Under the mutex: whether work that is put into a stream now comes after all that changes memory so far.

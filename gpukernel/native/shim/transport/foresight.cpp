@@ -34,19 +34,21 @@ void forget_ahead(Foresight& foresight) {
     foresight.followers.erase(foresight.follows);
     ++foresight.in_vain;
 }
-bool may_read_ahead(Connection& connection, std::optional<uint64_t> stream) {
-    if (connection.foresight.shares) return false;
-    if (!stream) return !connection.has_several_threads();
-    return !has_managed() && !connection.finished.may_be_behind() &&
-           settles(connection, canonical(*stream)) == Settles::yes;
+Settles may_read_ahead(Connection& connection, std::optional<uint64_t> stream) {
+    if (connection.foresight.shares) return Settles::no;
+    if (!stream) return connection.has_several_threads() ? Settles::no : Settles::yes;
+    if (has_managed() || connection.finished.may_be_behind()) return Settles::no;
+    return settles(connection, canonical(*stream));
 }
-// Under the mutex: what to read with a wait that begins.
+// Under the mutex: what to read with a wait that begins.  A read of no bytes asks whether the default stream
+// has something left to do, where that alone is not known.
 std::optional<DeviceRead> expected(Connection& connection, std::optional<uint64_t> stream) {
     Foresight& foresight = connection.foresight;
     forget_ahead(foresight);
     const auto found = foresight.followers.find(foresight.follows);
     if (found == foresight.followers.end()) return std::nullopt;
-    if (!may_read_ahead(connection, stream)) {
+    const Settles settles = may_read_ahead(connection, stream);
+    if (settles == Settles::no) {
         if (!stream) foresight.followers.erase(found);
         return std::nullopt;
     }
@@ -56,6 +58,7 @@ std::optional<DeviceRead> expected(Connection& connection, std::optional<uint64_
     if (foresight.is_asked) return std::nullopt;
     if (foresight.in_vain >= PATIENCE && ++foresight.skipped % PATIENCE) return std::nullopt;
     if (stream) read.stream = *stream;
+    if (settles != Settles::yes) read.bytes = 0;
     return read;
 }
 // Whether nothing has changed since the wait.
@@ -63,6 +66,19 @@ bool holds(const Connection& connection) {
     const Foresight& foresight = connection.foresight;
     return foresight.of_device ? foresight.requests == foresight.waited
                                : connection.finished.changed <= foresight.waited && !foresight.shares;
+}
+// Next to the wait, so that an error of the read is its own, or of earlier work.
+CUresult ask_next(Request& wait, Connection& connection, const DeviceRead& read, std::vector<char>& data,
+                  PendingAnswer& answer) {
+    if (read.bytes) {
+        answer = {static_cast<uint16_t>(wire::CustomCall::copy_to_host), data.data(), data.size()};
+        const wire::CopyToHostRequest message{read.address, read.stream, read.bytes};
+        return Request(connection, message, wait.hand_over()).ask(answer);
+    }
+    answer = {static_cast<uint16_t>(wire::DriverCall::cuStreamQuery), nullptr, 0, &data};
+    Request next(connection, wire::DriverCall::cuStreamQuery, 0, wait.hand_over());
+    next.put<uint64_t>(0);
+    return next.ask(answer);
 }
 }  // namespace
 
@@ -93,21 +109,15 @@ std::optional<CUresult> wait_and_read_ahead(Connection& connection, std::optiona
         if (error != CUDA_SUCCESS) return error;
         if (ahead) {
             data.resize(ahead->bytes);
-            read = {static_cast<uint16_t>(wire::CustomCall::copy_to_host), data.data(), data.size()};
-            // Next to it, so that an error of the read is its own, or of earlier work.
-            Request next(connection, wire::CopyToHostRequest{ahead->address, ahead->stream, ahead->bytes},
-                         request.hand_over());
-            asked = foresight.is_asked = next.ask(read) == CUDA_SUCCESS;
+            asked = foresight.is_asked = ask_next(request, connection, *ahead, data, read) == CUDA_SUCCESS;
             if (!asked) connection.flush();
-            number = note_wait(foresight, stream);
-        } else {
-            number = note_wait(foresight, stream);
         }
+        number = note_wait(foresight, stream);
     }
     CUresult result = connection.await(wait);
     note_answer(connection, number);
     const CUresult came = asked ? connection.await(read) : CUDA_SUCCESS;
-    if (stream && result == CUDA_SUCCESS) result = came;
+    if (stream && result == CUDA_SUCCESS && came != CUDA_ERROR_NOT_READY) result = came;
     const bool there = asked && came == CUDA_SUCCESS && result == CUDA_SUCCESS;
     if (before.any) result = come_after(connection, before, result);
     if (result == CUDA_SUCCESS) {
@@ -117,8 +127,10 @@ std::optional<CUresult> wait_and_read_ahead(Connection& connection, std::optiona
     if (asked) {
         std::lock_guard lock(connection.mutex);
         foresight.is_asked = false;
-        if (there && foresight.waited == number && holds(connection) &&
-            (stream || may_read_ahead(connection, stream)))
+        if (!ahead->bytes) {
+            if (there) note_passed(connection, 0, number);
+        } else if (there && foresight.waited == number && holds(connection) &&
+                   (stream || may_read_ahead(connection, stream) == Settles::yes))
             foresight.data = std::move(data), foresight.ahead = ahead, foresight.is_ahead = true;
         else if (there)
             ++foresight.in_vain;

@@ -20,6 +20,9 @@ class Request {
     // Of one stream's work it may be all that it keeps waiting.
     Request(Connection& connection, wire::DriverCall call, std::optional<uint64_t> stream = std::nullopt)
         : Request(connection, static_cast<uint16_t>(call), stream) {}
+    Request(Connection& connection, wire::DriverCall call, std::optional<uint64_t> stream,
+            std::unique_lock<std::mutex> lock)
+        : Request(connection, static_cast<uint16_t>(call), stream, std::move(lock)) {}
     // A custom call, with its message written; bulk data may follow.
     template <class Message>
         requires requires { Message::call; }
