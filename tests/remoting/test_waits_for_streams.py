@@ -49,9 +49,12 @@ def test_the_read_after_a_wait_for_a_stream_comes_with_it(step: str, threads: st
     assert waits(step, begin=begin, few=36, many=84) == pytest.approx(1, abs=0.2)
 
 
-def test_work_of_the_default_stream_that_is_long_over_keeps_no_read_from_coming() -> None:
+@pytest.mark.parametrize(
+    "work", ["d.cuMemsetD32(q, 5, 1)", "d.cuMemcpyDtoD(p, q, 0)", "d.cuMemsetD32Async(q, 5, 1, 0)"]
+)
+def test_work_of_the_default_stream_that_is_long_over_keeps_no_read_from_coming(work: str) -> None:
     """Whether it is over is asked for with a wait."""
-    begin = WAITS + "ok(d.cuMemsetD32(q, 5, 1))\n"
+    begin = f"{WAITS}ok({work})\n"
     assert waits("add(1, p, s); sync(); assert copy() == i + 1", begin=begin) == pytest.approx(1, abs=0.2)
 
 

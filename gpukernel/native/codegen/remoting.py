@@ -142,6 +142,8 @@ def shim_function(call: DriverCall) -> str:
         lines += _recalled(call)
     streams = [p.name for p in call.inputs if p.type == "CUstream"]
     of = f", of_{streams[0]}" if len(streams) == 1 else ""
+    if not streams and call.asynchronous and "uses-memory" in call.flags:
+        of = ", 0"  # a copy or a fill is work of the default stream
     lines.append(f"    Request request(*connection, DriverCall::{name}{of});")
     for p in call.inputs:
         note = call.roles.get(p.name)
