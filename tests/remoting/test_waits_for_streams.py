@@ -135,10 +135,10 @@ def test_what_belongs_to_the_wait_comes_with_it(code: str, lines: list[str], thr
 
 
 def test_many_threads_may_wait_for_what_another_one_begins() -> None:
-    """A read that comes with a wait takes a thread of the worker, which has no more than 64 for a program."""
+    """A read that comes with a wait takes a thread of the worker, which has no more than 64 besides for a program."""
     code = """
 elsewhere(lambda: ok(d.cuMemGetInfo())); learn_wait(); ok(d.cuCtxSynchronize())
-streams = [ok(d.cuStreamCreate(1)) for _ in range(48)]; ok(d.cuMemsetD32(q, 0, 1)); ok(d.cuCtxSynchronize())
+streams = [ok(d.cuStreamCreate(1)) for _ in range(64)]; ok(d.cuMemsetD32(q, 0, 1)); ok(d.cuCtxSynchronize())
 ok(d.cuStreamWaitValue32(s, q, 1, 1)); ok(d.cuEventRecord(e, s))
 for one in streams: ok(d.cuStreamWaitEvent(one, e, 0))
 waiting = [threading.Thread(target=lambda of=one: (ok(d.cuCtxSetCurrent(context)), sync(of)), daemon=True) for one in streams]
