@@ -14,7 +14,7 @@ from tests.remoting.test_early_reads import EARLY
 
 ANY = r"""
 import random
-r = random.Random(int(sys.argv[1])); S = {"s": s, "t": t, "u": u, "b": ok(d.cuStreamCreate(0)), "0": 0}; SIZE = 2048; pinned = int(ok(d.cuMemHostAlloc(SIZE, 0))); own = np.zeros(SIZE, np.uint8); h = own.ctypes.data; reads = 0
+r = random.Random(int(sys.argv[1])); S = {"s": s, "t": t, "u": u, "b": ok(d.cuStreamCreate(0)), "0": 0}; SIZE = 2048; pinned = int(ok(d.cuMemHostAlloc(SIZE, 0))); own = np.zeros(SIZE, np.uint8); h = own.ctypes.data; reads = 0; ways = "eeehhpsad"
 # How much each stream has been given, and by stream how much its next work, the program and an event come after.
 given = dict.fromkeys(S, 0); after = {n: {} for n in S}; host = {}; events = [ok(d.cuEventCreate(2)) for _ in range(4)]; at = [{} for _ in events]
 class Place:  # with its bytes, who has written and read it, and what was copied there last
@@ -37,7 +37,7 @@ def sync(n): ok(d.cuStreamSynchronize(S[n])); merge(host, after[n]); merge(host,
 def everything(*_): ok(d.cuCtxSynchronize()); merge(host, given)
 def need(n, what):
     while missing := lacks(n, what):
-        how = r.choice("eeehhpsad"); o = missing[0]; i = r.randrange(4)
+        how = r.choice(ways); o = missing[0]; i = r.randrange(4)
         if how in "epa": record(o, i)
         if how == "e": join(n, i)
         elif how == "h": heard(o)

@@ -7,8 +7,21 @@ import pytest
 from tests.remoting.test_early_reads_at_random import ANY, RUN, reads_early
 
 WAITING = r"""
+ways = "eehhppaaasd"
 def asks(*_): ok(d.cuMemGetInfo()); ok(d.cuOccupancyMaxActiveBlocksPerMultiprocessor(kernel, r.choice([32, 64, 96, 128]), 0)); ok(d.cuPointerGetAttribute(d.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE, r.choice(places).a))
+def known_by_event(n):
+    i = r.randrange(4); record(n, i)
+    if r.random() < 0.5: poll(i)
+    else: ok(d.cuEventSynchronize(events[i])); merge(host, at[i])
 def foreseen(n, p):  # mostly
+    if r.random() < 0.7: p = places[0]; p.last = 0, 4
+    if r.random() < calm / 2:  # no wait for a stream throws away what came with this one
+        m = r.choice(list(S)); which = r.random()
+        if which < 0.2: lates(m, p)
+        adds(n, p if which > 0.2 else places[1]); sync(n)
+        if 0.2 < which < 0.4: r.choice([adds, fill, writes, put])(m, p)
+        if which < 0.4: known_by_event(m)
+        return read(r.choice(list(S)), p)
     if r.random() < 0.3: everything()
     if r.random() < 0.7: r.choice([adds, lates, fill, put])(n, p)
     if r.random() > calm: r.choice([adds, lates, lates, lates, put, fill, across])(*r.choice([(n, p), (r.choice(list(S)), p), (r.choice(list(S)), p), any_one()]))
@@ -44,4 +57,4 @@ assert not bad, bad
 
 @pytest.mark.parametrize(("kind", "threads"), [("tcp", 0), ("tcp", 3), ("unix", 3)])
 def test_each_read_behind_a_wait_gives_what_the_device_has_then(kind: str, threads: int) -> None:
-    reads_early(ANY + WAITING.replace("THREADS", str(threads)) + RUN + END, kind, range(3))
+    reads_early(ANY + WAITING.replace("THREADS", str(threads)) + RUN + END, kind, range(3 if threads else 6))

@@ -23,7 +23,7 @@ def fill(to, n, stream=s, words=1024): ok(d.cuMemsetD32Async(to, n, words, strea
 def all_of(of, stream=t): ok(d.cuMemcpyDtoHAsync(much.ctypes.data, of, 4096, stream)); return set(much.tolist())
 def learn_wait(of=p, n=4):
     for i in range(n): fill(of, 1000 + i); sync(); assert copy(of) == 1000 + i
-    fill(of, 5); sync()
+    fill(of, 5); sync(); assert copy(of) == 5
 def elsewhere(f): T = threading.Thread(target=lambda: (ok(d.cuCtxSetCurrent(context)), f())); T.start(); T.join()
 """
 )
@@ -76,6 +76,7 @@ def test_an_event_that_programs_may_share_is_waited_for() -> None:
     [
         # Between the wait and the read the program changes what it reads.
         "add(1, p, s); sync(); fill(p, 3 * i, u); sync(u); assert copy() == 3 * i",
+        "add(1, p, s); sync(); fill(p, 3 * i, u); ok(d.cuEventRecord(e, u)); ok(d.cuEventSynchronize(e)); assert copy() == 3 * i",
         "add(1, p, s); sync(); ok(d.cuMemsetD32(p, 3 * i, 1)); sync(0); assert copy() == 3 * i",
         "add(1, p, s); sync(); add(1, p, s); assert copy(stream=s) == i + 2",
         "fill(q, i); sync(); ok(d.cuMemcpyDtoDAsync(p, q, 4, s)); assert copy(stream=s) == i",
@@ -85,6 +86,7 @@ def test_an_event_that_programs_may_share_is_waited_for() -> None:
         # Another stream has work that is not finished when this one's is.
         "late(p, i + 50, 40_000_000, u); add(1, q, s); sync(); sync(u); assert copy() == i + 50",
         "late(p, i + 50, 40_000_000, u); add(1, q, s); sync(); assert copy(stream=u) == i + 50",
+        "late(p, i + 50, 40_000_000, u); add(1, q, s); sync(); ok(d.cuEventRecord(e, u)); ok(d.cuEventSynchronize(e)); assert copy() == i + 50",
         "late(p, i + 50, 40_000_000, 0); add(1, q, s); sync(); assert read() == i + 50",
         "ok(d.cuEventRecord(e, u)); late(p, i + 50, 40_000_000, u); ok(d.cuStreamWaitEvent(s, e, 0)); add(1, q, s); sync(); sync(u); assert copy() == i + 50",
         # The stream in which the program reads has.
@@ -93,14 +95,14 @@ def test_an_event_that_programs_may_share_is_waited_for() -> None:
         "add(1, p, s); sync(); assert copy() == i + 1 and copy() == i + 1 and copy(n=8) == i + 1",
         "fill(p, i, words=1); sync(); assert copy(n=8) == i and own[1] == 5 and copy(p + 4) == 5",
         # Memory that is freed, and the next block there.
-        "r = int(ok(d.cuMemAlloc(4096))); learn_wait(r); ok(d.cuMemFree(r)); sync(); again = int(ok(d.cuMemAlloc(4096))); fill(again, 6, u, 4); sync(u); assert copy(again) == 6; ok(d.cuMemFree(again))",
-        "r = int(ok(d.cuMemAlloc(2 << 20))); learn_wait(r); ok(d.cuMemFree(r)); add(1, p, s); sync(); assert copy() == i + 1",
+        "r = int(ok(d.cuMemAlloc(4096))); learn_wait(r); fill(r, 4); sync(); ok(d.cuMemFree(r)); sync(); again = int(ok(d.cuMemAlloc(4096))); fill(again, 6, u, 4); sync(u); assert copy(again) == 6; ok(d.cuMemFree(again))",
+        "r = int(ok(d.cuMemAlloc(2 << 20))); learn_wait(r); fill(r, 4); sync(); ok(d.cuMemFree(r)); add(1, p, s); sync(); assert copy() == i + 1",
     ],
 )
 def test_what_is_read_after_the_wait_is_what_the_device_has(step: str, threads: str) -> None:
     """Each step first has the same reads come with waits, so that they are expected."""
     begin = WAITS + ("elsewhere(lambda: ok(d.cuMemGetInfo()))\n" if threads == "two" else "")
-    waits(f"learn_wait(); fill(p, i, words=1); sync(); {step}", begin=begin, few=3, many=6)
+    waits(f"learn_wait(); fill(p, i, words=1); sync(); copy(); {step}", begin=begin, few=3, many=6)
 
 
 @pytest.mark.parametrize("threads", ["one", "two"])
@@ -142,10 +144,10 @@ def test_what_belongs_to_the_wait_comes_with_it(code: str, lines: list[str], thr
 
 
 def test_many_threads_may_wait_for_what_another_one_begins() -> None:
-    """A read that comes with a wait takes a thread of the worker, which has no more than 64 for a program."""
+    """A read that comes with a wait takes a thread of the worker, which has no more than 64 besides for a program."""
     code = """
 elsewhere(lambda: ok(d.cuMemGetInfo())); learn_wait(); ok(d.cuCtxSynchronize())
-streams = [ok(d.cuStreamCreate(1)) for _ in range(48)]; ok(d.cuMemsetD32(q, 0, 1)); ok(d.cuCtxSynchronize())
+streams = [ok(d.cuStreamCreate(1)) for _ in range(64)]; ok(d.cuMemsetD32(q, 0, 1)); ok(d.cuCtxSynchronize())
 ok(d.cuStreamWaitValue32(s, q, 1, 1)); ok(d.cuEventRecord(e, s))
 for one in streams: ok(d.cuStreamWaitEvent(one, e, 0))
 waiting = [threading.Thread(target=lambda of=one: (ok(d.cuCtxSetCurrent(context)), sync(of)), daemon=True) for one in streams]

@@ -19,7 +19,7 @@ using wire::FrameHeader;
 
 namespace {
 int output_pipe = -1;
-constexpr int MOST_THREADS = 64;                    // of one connection, besides its own
+constexpr int MOST_THREADS = 64 + 1;                // of one connection, besides its own; one reads ahead
 constexpr int MOST_RESTING = 2;                     // threads without a request that are kept
 constexpr int MOST_FREES = 8;                       // tries to free an allocation
 constexpr size_t SMALL = 64 << 10;                  // bytes of a request or answer that count for nothing
