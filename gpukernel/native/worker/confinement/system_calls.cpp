@@ -172,6 +172,7 @@ std::vector<Condition> conditions(bool real_device) {
         {SYS_clone, 0, CLONE_THREAD, {CLONE_THREAD}},  // threads, no processes
         {SYS_tgkill, 0, everything, {own}},
         {SYS_sched_setaffinity, 0, everything, {0, own}},
+        {SYS_sched_setscheduler, 1, everything, {SCHED_BATCH}},
         {SYS_prctl, 0, everything, {PR_SET_NAME, PR_GET_NAME, PR_GET_DUMPABLE, PR_SET_DUMPABLE, 0x53564d41}},
         // Not F_SETOWN and F_SETSIG: they send signals.
         {SYS_fcntl,

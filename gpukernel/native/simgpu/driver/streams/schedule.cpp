@@ -1,5 +1,6 @@
 #include "simgpu/driver/streams/schedule.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <x86intrin.h>
 
@@ -352,6 +353,9 @@ bool Schedule::runs_for_long() const { return at_work_ && __rdtsc() - last_begun
 // done the work, is likely to come too late again: for a while it looks for work by itself and is not woken.
 // Where work takes longer than that it rests: each look would take the processor from a kernel's threads.
 void Schedule::run_thread() {
+    // Woken, it takes the processor from nobody: the thread that submits often has the next kernel already.
+    const sched_param none{};
+    ::sched_setscheduler(0, SCHED_BATCH, &none);
     Lock lock(mutex_);
     --starting_;
     for (int dozes = MOST_DOZES;;) {
