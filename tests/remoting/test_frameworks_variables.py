@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.libraries.conftest import in_one_process
-from tests.remoting.conftest import PRELUDE, worker
+from tests.remoting.conftest import PRELUDE, WITHOUT_THREAD_SANITIZER, worker
 
 # What C's own getenv finds: Python has a copy of the environment as it was at its start.
 LOOK = """
@@ -59,6 +59,7 @@ def test_launches_block_where_xla_is_loaded(name: str, given: str | None, found:
     assert asyncio.run(story()) == found
 
 
+@WITHOUT_THREAD_SANITIZER
 def test_a_driver_in_the_process_leaves_it_alone(tmp_path: Path) -> None:
     """It is the slice's own that sets it: NVIDIA's driver, and direct mode before it, heed the variable, and each launch would wait."""
     environment = in_one_process()

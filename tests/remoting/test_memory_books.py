@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.remoting.conftest import MIB, Worker, worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, MIB, Worker, worker
 from tests.remoting.virtual_memory import MEMORY
 
 CAP = 96 * MIB
@@ -208,6 +208,7 @@ class Books:
         assert held <= said <= CAP, f"the device holds {held} bytes, the books say {said}"
 
 
+@AT_ADDRESSES_OF_THE_PROGRAM
 def test_the_books_say_what_the_device_holds(tmp_path: Path) -> None:
     with Books(tmp_path) as books:
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.remoting import test_round_trips as round_trips
-from tests.remoting.conftest import PRELUDE, worker
+from tests.remoting.conftest import AT_FULL_SPEED, PRELUDE, worker
 from tests.remoting.round_trips import counted
 from tests.remoting.test_unwaited_copies import BEGIN
 
@@ -40,6 +40,7 @@ def answers(call: str, step: str, few: int = 10, many: int = 30, one_way: float 
     return asyncio.run(story())
 
 
+@AT_FULL_SPEED
 @pytest.mark.parametrize(
     "step",
     [

@@ -11,7 +11,7 @@ import signal
 
 import pytest
 
-from tests.remoting.conftest import worker
+from tests.remoting.conftest import AT_ADDRESSES_OF_THE_PROGRAM, worker
 
 BEGIN = """
 ok(d.cuInit(0))
@@ -295,6 +295,7 @@ def rows(kind, to, of):
 """
 
 
+@AT_ADDRESSES_OF_THE_PROGRAM
 @pytest.mark.parametrize("kind", ["managed", "mapped", "reached"])
 def test_copies_take_memory_of_another_device_that_the_program_sees(kind: str) -> None:
     assert with_two_devices(
