@@ -10,6 +10,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -175,5 +176,28 @@ def test_the_worker_leaves_the_processor_of_a_program_that_calls_and_calls() -> 
             assert await calls_apart(released=True) > 10_000
             # Where somebody has placed the worker, it stays.
             assert await calls_apart(released=False) == 0
+
+    asyncio.run(story())
+
+
+LAUNCHES = """
+begin(); p = int(ok(d.cuMemAlloc(4))); s = ok(d.cuStreamCreate(1))
+for _ in range(2000): ok(d.cuMemsetD32Async(p, 1, 1, s))
+ok(d.cuStreamSynchronize(s)); print("submitted", flush=True); sys.stdin.readline()
+"""
+
+
+def test_the_thread_that_runs_kernels_takes_the_processor_from_nobody() -> None:
+    """Woken for each launch, it would keep the thread that reads launches from reading the next one."""
+
+    async def story() -> None:
+        async with worker() as one:
+            with one.start(LAUNCHES) as program:
+                assert program.stdout
+                assert await asyncio.to_thread(program.stdout.readline) == "submitted\n"
+                threads = [int(task.name) for task in Path(f"/proc/{one.handle.pid}/task").iterdir()]
+                policies = {os.sched_getscheduler(thread) for thread in threads}
+                program.communicate("\n")
+            assert policies == {os.SCHED_OTHER, os.SCHED_BATCH}
 
     asyncio.run(story())
