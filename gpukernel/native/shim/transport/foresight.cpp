@@ -25,8 +25,8 @@ void note_follower(Foresight& foresight, const DeviceRead& read) {
     foresight.may_follow = false;
     if (foresight.followers.size() > MOST_FOLLOWERS) foresight.followers.clear();
     foresight.followers[foresight.follows] = read;
-    foresight.followers.try_emplace(read.address, read);  // perhaps the same again
-    foresight.follows = read.address;
+    foresight.follows = {foresight.follows.second, read.address};
+    foresight.followers.try_emplace(foresight.follows, read);  // perhaps the same again
 }
 // What was read ahead is for nothing.
 void forget_ahead(Foresight& foresight) {

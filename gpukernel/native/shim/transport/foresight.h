@@ -2,7 +2,7 @@
 //
 // Training loops wait for the device, or for a stream, and then read a value, again and again.  After the
 // first time the read is asked for together with the wait, so that both take one round trip.  An allocator
-// gives several addresses in turn, so what is expected is what came after the last one before.  (What needs
+// gives several addresses in turn, so what is expected is what came after the last two before.  (What needs
 // no question at all is in finished.h.)
 //
 // After a wait for the device that holds only until the connection's next request, whichever thread makes it;
@@ -18,8 +18,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <optional>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "libcuda/entry_points.h"
@@ -42,9 +43,10 @@ struct Foresight {
     uint64_t waited = 0;    // the number of the newest wait, or of what came with it
     bool of_device = true;  // that wait was for the device, or for a stream
     bool shares = false;    // memory with another program
-    // Reads that followed waits: by the address of the one before, and that of the newest.
-    std::unordered_map<CUdeviceptr, DeviceRead> followers;
-    CUdeviceptr follows = 0;
+    // Reads that followed waits: by the addresses of the two before, and those of the newest two.
+    using Two = std::pair<CUdeviceptr, CUdeviceptr>;
+    std::map<Two, DeviceRead> followers;
+    Two follows;
     bool may_follow = false;            // nothing was read since the newest wait
     bool is_asked = false;              // a read is on its way with a wait
     int in_vain = 0;                    // how many were not used, one after the other
