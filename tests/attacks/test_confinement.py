@@ -151,6 +151,21 @@ def test_it_touches_no_other_process(door: Door, sibling: Door) -> None:
 
 
 @pytest.mark.needs("system-calls")
+def test_it_makes_no_process_less_urgent_and_no_thread_more(door: Door, sibling: Door) -> None:
+    """A thread may say of itself that it is in no hurry; of the whole worker it may not either, which has its account."""
+    batch, idle, fifo, process = 3, 5, 1, 0
+    assert door.call("sched_setscheduler", 0, batch, "@").result == 0
+    for outcome in (
+        *(door.call("sched_setscheduler", pid, batch, "@") for pid in (sibling.pid, door.pid, os.getpid())),
+        *(door.call("sched_setscheduler", 0, policy, "@") for policy in (idle, fifo, 0)),
+        door.call("sched_setattr", sibling.pid, "@", 0),
+        door.call("sched_setparam", sibling.pid, "@"),
+        *(door.call("setpriority", process, pid, n) for pid, n in ((sibling.pid, 19), (0, 19), (0, -20))),
+    ):
+        assert outcome.refused, str(outcome)
+
+
+@pytest.mark.needs("system-calls")
 @pytest.mark.parametrize(
     ("name", "words"),
     [

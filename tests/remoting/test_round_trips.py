@@ -230,6 +230,72 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]; [t.start
     says(code, ["[]"])
 
 
+# A kernel that was never asked for, whose block is limited by its registers on the way down.
+FRESH = r"""
+def fresh(bound): module = ok(d.cuModuleLoadData(SOURCE.replace(b".visible .entry add(.param .u64 to, .param .u32 n) {", b".visible .entry add(.param .u64 to, .param .u32 n) .maxntid %d { " % bound) + b"\0")); return ok(d.cuModuleGetFunction(module, b"add"))
+def blocks(f, n, shared=0): error, count = d.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(f, n, shared, 0); return count if not error else error.name
+DOWN = range(1024, 0, -32)
+"""
+
+
+def test_who_looks_for_the_best_block_asks_once() -> None:
+    """TensorFlow does, before the first launch of a kernel: from the largest block down."""
+    begin = STEP + FRESH
+    loaded = waits("fresh(1024 - i)", begin=begin)
+    asked = waits("f = fresh(1024 - i); [blocks(f, n) for n in DOWN]", begin=begin)
+    assert asked == pytest.approx(loaded + 1, abs=0.2)
+
+
+def test_what_comes_with_a_block_s_occupancy_is_what_one_question_each_says() -> None:
+    code = (
+        FRESH
+        + """
+for shared in (0, 100, 20 << 10, 48 << 10):
+    up, down, odd = fresh(1024), fresh(1024), fresh(1024)
+    each = {n: blocks(up, n, shared) for n in reversed(DOWN)}
+    print(shared, len(each), each == {n: blocks(down, n, shared) for n in DOWN}, [blocks(odd, n, shared) for n in (1000, 999, 96, 64, 1)] == [blocks(up, n, shared) for n in (1000, 999, 96, 64, 1)])
+print(each[1024], [blocks(up, n) for n in (1056, 1024, 0, -32)])
+"""
+    )
+    says(
+        code,
+        [
+            "0 32 True True",
+            "100 32 True True",
+            "20480 32 True True",
+            "49152 32 True True",
+            "2 ['CUDA_ERROR_INVALID_VALUE', 2, 'CUDA_ERROR_INVALID_VALUE', 'CUDA_ERROR_INVALID_VALUE']",
+        ],
+    )
+
+
+def test_an_answer_that_is_late_is_not_kept_where_the_kernel_has_changed_meanwhile() -> None:
+    code = """
+import threading, time
+DYNAMIC = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES; context = ok(d.cuCtxGetCurrent())
+def dynamic(): ok(d.cuCtxSetCurrent(context)); return ok(d.cuFuncGetAttribute(DYNAMIC, kernel))
+ok(d.cuFuncSetAttribute(kernel, DYNAMIC, 100)); early = threading.Thread(target=dynamic); early.start(); time.sleep(0.1)
+ok(d.cuFuncSetAttribute(kernel, DYNAMIC, 90 << 10)); early.join(); assert dynamic() == 90 << 10
+"""
+
+    async def story() -> None:
+        async with worker() as one:
+            environment = one.environment(kind="tcp", shared_memory=False)
+            with counted(environment, one_way=0.2):
+                done = await asyncio.to_thread(
+                    subprocess.run,
+                    [sys.executable, "-c", PRELUDE + STEP.replace("sys.argv[1:]", "[]") + code],
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                    timeout=60,
+                )
+                assert done.returncode == 0, done.stderr
+
+    asyncio.run(story())
+
+
 def test_what_is_known_of_a_kernel_is_forgotten_when_it_changes() -> None:
     code = """
 DYNAMIC = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES; THREADS = d.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK

@@ -46,6 +46,7 @@ DRIVER_FLAGS = (
     "noted",
     "spare",
     "remembered",
+    "block-sizes",
     "variable",
 )
 CUSTOM_FLAGS = ("asks", "question", "streamed")

@@ -182,7 +182,9 @@ def shim_function(call: DriverCall) -> str:
             kept = ""
             if "remembered" in call.flags:
                 cast = "reinterpret_cast" if _target(p) in HANDLES else "static_cast"
-                kept = f" remember(*connection, question, {cast}<uint64_t>(value));"
+                kept = f" remember(*connection, request.number(), question, {cast}<uint64_t>(value));"
+                if "block-sizes" in call.flags:
+                    kept += " remember_smaller_blocks(*connection, question, request);"
             lines.append(
                 f"    if (result == CUDA_SUCCESS) {{ auto value = {read};{kept} if ({p.name}) *{p.name} = value; }}"
             )

@@ -13,10 +13,22 @@ std::optional<uint64_t> recall(Connection& connection, const Question& question)
     return found->second;
 }
 
-void remember(Connection& connection, const Question& question, uint64_t answer) {
+void remember(Connection& connection, uint64_t request, const Question& question, uint64_t answer) {
     std::lock_guard lock(connection.mutex);
-    if (connection.memo.answers.size() >= Memo::MOST) connection.memo.answers.clear();
-    connection.memo.answers[question] = answer;
+    Memo& memo = connection.memo;
+    if (memo.changed > request) return;
+    if (memo.answers.size() >= Memo::MOST) memo.answers.clear();
+    memo.answers[question] = answer;
+}
+
+void remember_smaller_blocks(Connection& connection, Question question, Request& request) {
+    uint64_t& threads = question.words[1];
+    while (threads > wire::WARP) {
+        const int blocks = request.get<int>();
+        if (request.failed()) return;  // a worker may send fewer, or none
+        threads -= wire::WARP;
+        remember(connection, request.number(), question, static_cast<uint64_t>(blocks));
+    }
 }
 
 namespace {

@@ -1,7 +1,8 @@
 // Answers about kernels that cannot change before the program changes something: they are asked for once.
 //
-// Frameworks ask for a kernel's occupancy before each launch, for many sizes of a block.  XLA sets the shared
-// memory of some kernels before each launch, to the same value.
+// Frameworks ask for a kernel's occupancy before each launch, for many sizes of a block, from the largest
+// down: the first answer brings those for smaller ones.  XLA sets the shared memory of some kernels before
+// each launch, to the same value.
 #pragma once
 
 #include <array>
@@ -23,8 +24,9 @@ struct Question {
 
 // Of one connection, under its mutex.
 struct Memo {
-    static constexpr size_t MOST = 8192;  // answers that are kept
+    static constexpr size_t MOST = 1 << 15;  // answers that are kept
     std::map<Question, uint64_t> answers;
+    uint64_t changed = 0;  // the newest request that may change them
     struct Setting {
         uint64_t request;  // the newest that sets it
         std::optional<int> value;
@@ -33,7 +35,11 @@ struct Memo {
 };
 
 std::optional<uint64_t> recall(Connection& connection, const Question& question);
-void remember(Connection& connection, const Question& question, uint64_t answer);
+// An answer to a request, unless what a later one does may change it.
+void remember(Connection& connection, uint64_t request, const Question& question, uint64_t answer);
+// The answers for smaller blocks, which came with one about a kernel's occupancy.
+class Request;
+void remember_smaller_blocks(Connection& connection, Question question, Request& request);
 // Whether a call may change such answers.
 extern const std::array<bool, static_cast<size_t>(wire::DriverCall::end)> CHANGING;
 inline bool changes_kernels(uint16_t call) { return call < CHANGING.size() && CHANGING[call]; }

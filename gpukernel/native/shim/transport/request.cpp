@@ -29,7 +29,7 @@ inline void Request::begin(const std::optional<uint64_t>& stream) {
     note_request(connection, call, stream);
     if (!connection.spares.kept.empty() && !leaves_memory_alone(call)) give_back_spares(connection);
     if (changes_kernels(call)) {
-        connection.memo.answers.clear();
+        connection.memo.answers.clear(), connection.memo.changed = number_;
         if (call != static_cast<uint16_t>(wire::DriverCall::cuFuncSetAttribute))
             connection.memo.settings.clear();
     }

@@ -493,18 +493,6 @@ CUresult serve_pointer_attribute(Session& session, Reader& in, Writer& out) {
     return result;
 }
 
-CUresult serve_best_block_size(Session& session, Reader& in, Writer& out) {
-    const auto request = wire::BestBlockSizeRequest::read(in);
-    CUfunction function;
-    if (in.failed() || !session.handle(request.function, Kind::function, function))
-        return CUDA_ERROR_INVALID_HANDLE;
-    int grid = 0, block = 0;
-    CUresult result = session.cuda().cuOccupancyMaxPotentialBlockSizeWithFlags(
-        &grid, &block, function, nullptr, request.shared, request.limit, 0);
-    if (result == CUDA_SUCCESS) wire::BestBlockSizeAnswer{grid, block}.write(out);
-    return result;
-}
-
 CUresult serve_virtual_memory(Session& session, Reader& in, Writer& out) {
     return session.virtual_memory().serve(in, out);
 }
