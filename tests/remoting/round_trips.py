@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpukernel.remoting.lease_file import LEASE_FILE_VARIABLE
 from tests.remoting.answers import PROOF, Answers
+from tests.remoting.conftest import PRELUDE, Worker, worker
 
 
 class Counter:
@@ -67,3 +71,40 @@ def counted(environment: dict[str, str], one_way: float = 0) -> Iterator[Counter
         threading.Thread(target=serve, daemon=True).start()
         path.write_text(text.replace(f"tcp:127.0.0.1:{port}", f"tcp:127.0.0.1:{listener.getsockname()[1]}"))
         yield counter
+
+
+async def conversation(one: Worker, code: str, argument: int = 0, one_way: float = 0) -> Counter:
+    """Run a program by a proxy, and return what that has counted; fails where the program does."""
+    environment = one.environment(kind="tcp", shared_memory=False)
+    with counted(environment, one_way) as counter:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", PRELUDE + code, str(argument)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    return counter
+
+
+def each_step(
+    what: Callable[[Counter], int],
+    begin: str,
+    step: str,
+    end: str = "",
+    few: int = 10,
+    many: int = 30,
+    one_way: float = 0,
+) -> float:
+    """Return how often `what` happens in a step: in `many` less in `few`, so that the program's start and end do not count."""
+
+    async def story() -> float:
+        async with worker() as one:
+            code = f"{begin}\nN = int(sys.argv[1])\nfor i in range(N):\n    {step}\n{end}"
+            first, second = [what(await conversation(one, code, count, one_way)) for count in (few, many)]
+        return (second - first) / (many - few)
+
+    return asyncio.run(story())

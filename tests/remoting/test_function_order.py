@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import sys
 from asyncio.subprocess import PIPE
 
 import pytest
 
 from tests.remoting.conftest import PRELUDE, worker
-from tests.remoting.round_trips import counted
+from tests.remoting.round_trips import counted, each_step
 from tests.remoting.test_host_functions import HOST, says
 from tests.remoting.test_worker import until
 
@@ -166,29 +165,16 @@ everything(0); print(ran == asked, sum(map(len, ran.values())) > 50, early)
     ],
 )
 def test_the_worker_is_asked_for_no_more_functions_than_it_must_report(step: str, most: int) -> None:
-    code = f"import sys\n{PRELUDE}{HOST}{ORDER}\nfor i in range(int(sys.argv[1])): {step}\nok(d.cuCtxSynchronize())"
-
-    async def story() -> None:
-        found = []
-        async with worker() as one:
-            for count in (5, 25):
-                environment = one.environment(kind="tcp", shared_memory=False)
-                with counted(environment) as counter:
-                    done = await asyncio.to_thread(
-                        subprocess.run,
-                        [sys.executable, "-c", code, str(count)],
-                        env=environment,
-                        capture_output=True,
-                        text=True,
-                        check=False,
-                        timeout=60,
-                    )
-                    assert done.returncode == 0, done.stderr
-                    # One question for each report, and as many ahead each time.
-                    found.append(counter.requests.of("next_host_function"))
-        assert (found[1] - found[0]) / 20 <= most + 0.2
-
-    asyncio.run(story())
+    # One question for each report, and as many ahead each time.
+    asked = each_step(
+        lambda counter: counter.requests.of("next_host_function"),
+        HOST + ORDER,
+        step,
+        "ok(d.cuCtxSynchronize())",
+        few=5,
+        many=25,
+    )
+    assert asked <= most + 0.2
 
 
 def test_a_function_is_reported_while_the_one_before_it_runs() -> None:

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
 from tests.remoting import test_round_trips as round_trips
-from tests.remoting.conftest import AT_FULL_SPEED, PRELUDE, worker
-from tests.remoting.round_trips import counted
+from tests.remoting.conftest import AT_FULL_SPEED, worker
+from tests.remoting.round_trips import each_step
 from tests.remoting.test_unwaited_copies import BEGIN
 
 
 def answers(call: str, step: str, few: int = 10, many: int = 30, one_way: float = 0) -> float:
-    """Return how often `call` is answered, or sent and not answered, in a `step`: in many less in few, so that the program's start does not count."""
-
-    async def story() -> float:
-        counts = []
-        async with worker() as one:
-            for count in (few, many):
-                environment = one.environment(kind="tcp", shared_memory=False)
-                code = f"{PRELUDE}{BEGIN}\nfor i in range(int(sys.argv[1])):\n    {step}"
-                with counted(environment, one_way) as counter:
-                    done = await asyncio.to_thread(
-                        subprocess.run,
-                        [sys.executable, "-c", code, str(count)],
-                        env=environment,
-                        capture_output=True,
-                        text=True,
-                        check=False,
-                        timeout=120,
-                    )
-                    assert done.returncode == 0, done.stderr
-                    counts.append(max(counter.answers.of(call), counter.requests.of(call)))
-        return (counts[1] - counts[0]) / (many - few)
-
-    return asyncio.run(story())
+    """Return how often `call` is answered, or sent and not answered, in a `step`."""
+    return each_step(
+        lambda counter: max(counter.answers.of(call), counter.requests.of(call)),
+        BEGIN,
+        step,
+        few=few,
+        many=many,
+        one_way=one_way,
+    )
 
 
 # A stream's first event is asked for until its kernel is done: hundreds of times, or here twice.

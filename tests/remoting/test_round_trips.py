@@ -10,7 +10,7 @@ import pytest
 
 from gpukernel import native
 from tests.remoting.conftest import PRELUDE, worker
-from tests.remoting.round_trips import counted
+from tests.remoting.round_trips import conversation, each_step
 
 STEP = r"""
 import sys, numpy as np
@@ -30,29 +30,8 @@ N = int(sys.argv[1]) if len(sys.argv) > 1 else 0
 
 
 def waits(step: str, check: str = "", few: int = 10, many: int = 30, begin: str = STEP) -> float:
-    """Return the round trips of one `step`: those of many less those of few, so that the program's start does not count."""
-
-    async def story() -> float:
-        trips = []
-        async with worker() as one:
-            for count in (few, many):
-                environment = one.environment(kind="tcp", shared_memory=False)
-                code = f"import sys\n{PRELUDE}{begin}\nN = int(sys.argv[1])\nfor i in range(N):\n    {step}\n{check}"
-                with counted(environment) as counter:
-                    done = await asyncio.to_thread(
-                        subprocess.run,
-                        [sys.executable, "-c", code, str(count)],
-                        env=environment,
-                        capture_output=True,
-                        text=True,
-                        check=False,
-                        timeout=60,
-                    )
-                    assert done.returncode == 0, done.stderr
-                    trips.append(counter.trips)
-        return (trips[1] - trips[0]) / (many - few)
-
-    return asyncio.run(story())
+    """Return the round trips of one `step`."""
+    return each_step(lambda counter: counter.trips, begin, step, check, few, many)
 
 
 @pytest.mark.parametrize(
@@ -280,18 +259,7 @@ ok(d.cuFuncSetAttribute(kernel, DYNAMIC, 90 << 10)); early.join(); assert dynami
 
     async def story() -> None:
         async with worker() as one:
-            environment = one.environment(kind="tcp", shared_memory=False)
-            with counted(environment, one_way=0.2):
-                done = await asyncio.to_thread(
-                    subprocess.run,
-                    [sys.executable, "-c", PRELUDE + STEP.replace("sys.argv[1:]", "[]") + code],
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=60,
-                )
-                assert done.returncode == 0, done.stderr
+            await conversation(one, STEP + code, one_way=0.2)
 
     asyncio.run(story())
 

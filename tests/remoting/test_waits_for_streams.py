@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
 from tests.remoting import test_round_trips as round_trips
-from tests.remoting.conftest import PRELUDE, worker
-from tests.remoting.round_trips import counted
+from tests.remoting.conftest import worker
+from tests.remoting.round_trips import conversation
 from tests.remoting.test_early_reads import EARLY
 from tests.remoting.test_round_trips import waits
 
@@ -171,20 +169,8 @@ print(sum(one.is_alive() for one in waiting), copy()); sys.stdout.flush(); os._e
 def test_reads_that_nobody_uses_are_few(step: str) -> None:
     async def story() -> int:
         async with worker() as one:
-            environment = one.environment(kind="tcp", shared_memory=False)
-            code = f"{PRELUDE}{WAITS}\nimport random; chance = random.Random(1)\nfor i in range(N):\n    {step}\n"
-            with counted(environment) as counter:
-                done = await asyncio.to_thread(
-                    subprocess.run,
-                    [sys.executable, "-c", code, "200"],
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                    timeout=60,
-                )
-            assert done.returncode == 0, done.stderr
-            return counter.answers.of("copy_to_host")
+            code = f"{WAITS}\nimport random; chance = random.Random(1)\nfor i in range(N):\n    {step}\n"
+            return (await conversation(one, code, 200)).answers.of("copy_to_host")
 
     assert asyncio.run(story()) < 350
 
