@@ -26,6 +26,7 @@ from tests.remoting.test_reports_without_room import FILL
 from tests.remoting.test_worker import until, unused
 
 DEVICE, NEXT_FUNCTION = call_number("device"), call_number("next_host_function")
+OCCUPANCY = call_number("cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags")
 ANSWER = 8  # bytes of an answer's head: the result, and how much text follows
 FEATURES = ANSWER + 316  # where attributes[0] of the device's facts is, whose bits say what a worker knows
 KEEPS_BLOCKS, WANTS_RANGES, TELLS_OF_STREAMS, TELLS_OF_REFUSALS, READS_MORE_EARLY = 1, 16, 32, 64, 128
@@ -35,12 +36,13 @@ OUT_OF_MEMORY = 2
 
 @dataclasses.dataclass
 class Age:
-    """The lacks of a worker: features, the calls that go with them, reads with the news of a function, and news of refused ones."""
+    """The lacks of a worker: features, the calls that go with them, reads with the news of a function, news of refused ones, and smaller blocks' occupancy."""
 
     features: int = 0
     calls: tuple[str, ...] = ()
     reads: bool = True
     refusals: bool = True
+    smaller_blocks: bool = True
 
 
 NEWEST = Age()
@@ -50,11 +52,13 @@ OLDER = {
     "reads few bytes early": Age(READS_MORE_EARLY),
     "keeps no blocks": Age(KEEPS_BLOCKS, ("keep_block", "take_block")),
     "tells of no refusals": Age(TELLS_OF_REFUSALS, refusals=False),
+    "answers for one block": Age(smaller_blocks=False),
     "knows nothing of all this": Age(
         KEEPS_BLOCKS | WANTS_RANGES | TELLS_OF_STREAMS | TELLS_OF_REFUSALS | READS_MORE_EARLY,
         ("settle_copies", "report", "keep_block", "take_block", "launch_in_range"),
         reads=False,
         refusals=False,
+        smaller_blocks=False,
     ),
 }
 
@@ -99,6 +103,8 @@ class OlderWorker:
             self.early += len(body) > FUNCTION
         elif call == NEXT_FUNCTION:
             body = body[:FUNCTION]
+        if call == OCCUPANCY and not self._age.smaller_blocks:
+            body = body[: ANSWER + 4]
         return HEAD.pack(len(body), call, number) + body
 
     def _forward(
@@ -158,6 +164,7 @@ STEPS = {
     "copies that are waited for": "put(i); ok(d.cuStreamSynchronize(s)); assert get() == i; put(i + 50); ok(d.cuEventRecord(e, s)); assert poll(e); add(1, p, t); assert get() == i + 51",
     "a read behind a function": "ok(d.cuMemsetD32Async(p, i, 1, s)); news.clear(); assert call(news.set) == 0; news.wait(); ok(d.cuMemcpyDtoHAsync(there, p, 4, t)); assert int(other[0]) == i",
     "blocks that are freed": "x = int(ok(d.cuMemAlloc(2048))); ok(d.cuMemsetD32(x, i, 4)); add(1, x); assert read(x) == i + 1; ok(d.cuMemFree(x)); assert int(d.cuMemcpyDtoH(h, x, 4)[0])",
+    "the occupancy of all blocks": "blocks = lambda n: ok(d.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(kernel, n, 1024 * i, 0)); down = [blocks(n) for n in range(1024, 0, -32)]; ok(d.cuFuncSetAttribute(kernel, d.CUfunction_attribute(8), 40960 + i)); assert [blocks(n) for n in range(32, 1025, 32)][::-1] == down",
 }
 """Each finds what it must, where its worker tells early and where not."""
 
@@ -214,6 +221,12 @@ def test_the_newest_worker_is_asked_what_older_ones_do_not_know(
     newest = runs(NEWEST, STEPS[step])
     assert all(newest.asked[call_number(name)] for name in calls)
     assert not early or newest.early
+
+
+@pytest.mark.parametrize(("age", "questions"), [(NEWEST, 33), (OLDER["answers for one block"], 64)])
+def test_an_older_worker_is_asked_for_each_block_s_occupancy(age: Age, questions: int) -> None:
+    """The newest one is, too, where a program asks from the smallest up."""
+    assert runs(age, STEPS["the occupancy of all blocks"]).asked[OCCUPANCY] == 12 * questions
 
 
 @pytest.mark.parametrize("age", ["tells of no refusals", "knows nothing of all this"])
