@@ -214,6 +214,9 @@ FRESH = r"""
 def fresh(bound): module = ok(d.cuModuleLoadData(SOURCE.replace(b".visible .entry add(.param .u64 to, .param .u32 n) {", b".visible .entry add(.param .u64 to, .param .u32 n) .maxntid %d { " % bound) + b"\0")); return ok(d.cuModuleGetFunction(module, b"add"))
 def blocks(f, n, shared=0): error, count = d.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(f, n, shared, 0); return count if not error else error.name
 DOWN = range(1024, 0, -32)
+class WRONG(int):
+    value = property(int)
+def attribute(f, n): return ok(d.cuFuncGetAttribute(d.CUfunction_attribute(n), f))
 """
 
 
@@ -223,6 +226,29 @@ def test_who_looks_for_the_best_block_asks_once() -> None:
     loaded = waits("fresh(1024 - i)", begin=begin)
     asked = waits("f = fresh(1024 - i); [blocks(f, n) for n in DOWN]", begin=begin)
     assert asked == pytest.approx(loaded + 1, abs=0.2)
+
+
+def test_who_asks_for_all_attributes_of_a_kernel_asks_once() -> None:
+    """The runtime does, in cudaFuncGetAttributes."""
+    begin = STEP + FRESH
+    loaded = waits("fresh(1024 - i)", begin=begin)
+    asked = waits("f = fresh(1024 - i); [attribute(f, n) for n in range(16)]", begin=begin)
+    assert asked == pytest.approx(loaded + 1, abs=0.2)
+
+
+def test_what_comes_with_a_kernel_s_attribute_is_what_one_question_each_says() -> None:
+    code = (
+        FRESH
+        + """
+def each(f, n): ok(d.cuFuncSetAttribute(f, d.CUfunction_attribute(8), 1000 + n)); return attribute(f, n)  # which forgets all
+for bound in (32, 96, 1024):
+    f = fresh(bound); said = {n: each(f, n) for n in range(16) if n != 8}
+    for first in range(16): ok(d.cuFuncSetAttribute(f, d.CUfunction_attribute(8), 2000 + first)); attribute(f, first); assert said == {n: attribute(f, n) for n in said} and attribute(f, 8) == 2000 + first
+    print(said[0])
+for n in (16, 99): print(d.cuFuncGetAttribute(WRONG(n), f)[0].name)
+"""
+    )
+    says(code, ["32", "96", "1024", "CUDA_ERROR_INVALID_VALUE", "CUDA_ERROR_INVALID_VALUE"])
 
 
 def test_what_comes_with_a_block_s_occupancy_is_what_one_question_each_says() -> None:

@@ -46,12 +46,11 @@ DRIVER_FLAGS = (
     "noted",
     "spare",
     "remembered",
-    "block-sizes",
     "variable",
 )
 CUSTOM_FLAGS = ("asks", "question", "streamed")
 LIMITS = ("MAX_BODY", "MAX_COPY", "MAX_PITCHED_COPY")
-ROLES = ("out", "in", "optional-in", "text", "new-handle")
+ROLES = ("out", "in", "optional-in", "text", "new-handle", "varies")
 
 # The C++ types of fields, and their bytes on the wire.
 NUMBERS = {
@@ -310,8 +309,11 @@ def _joined(call: DriverCall, prototypes: dict[str, Prototype]) -> DriverCall:
     for parameter in prototype.parameters:
         if "*" in parameter.type and parameter.name not in call.roles:
             raise TableError(f"{where}: the pointer {parameter.name} needs a role: {', '.join(ROLES)}")
-        if "*" not in parameter.type and parameter.name in call.roles:
-            raise TableError(f"{where}: {parameter.name} is no pointer and has no role")
+        role = call.roles.get(parameter.name)
+        if "*" not in parameter.type and role not in (None, "varies"):
+            raise TableError(f"{where}: {parameter.name} is no pointer and has no role but varies")
+        if role == "varies" and ("*" in parameter.type or "remembered" not in call.flags):
+            raise TableError(f"{where}: {parameter.name} varies, so it must be a number of a remembered call")
         if call.roles.get(parameter.name) == "optional-in" and "handwritten" not in call.flags:
             raise TableError(f"{where}: {parameter.name} is optional-in, so the call must be handwritten")
     return DriverCall(call.name, call.number, call.asynchronous, call.flags, call.roles, call.line, prototype)

@@ -183,8 +183,9 @@ def shim_function(call: DriverCall) -> str:
             if "remembered" in call.flags:
                 cast = "reinterpret_cast" if _target(p) in HANDLES else "static_cast"
                 kept = f" remember(*connection, request.number(), question, {cast}<uint64_t>(value));"
-                if "block-sizes" in call.flags:
-                    kept += " remember_smaller_blocks(*connection, question, request);"
+                for varies, other in enumerate(call.inputs):
+                    if call.roles.get(other.name) == "varies":
+                        kept += f" remember_others(*connection, question, {varies}, request);"
             lines.append(
                 f"    if (result == CUDA_SUCCESS) {{ auto value = {read};{kept} if ({p.name}) *{p.name} = value; }}"
             )

@@ -154,7 +154,12 @@ struct EarlyRead {
 constexpr size_t MOST_EARLY_READS = 8, MOST_EARLY_BYTES = 16 << 10;  // of one function, together
 constexpr size_t FEW_EARLY_BYTES = 1 << 10;  // of each, where a worker does not say READS_MORE_EARLY
 
-constexpr int WARP = 32;  // threads, on every device so far
+// What follows an answer to a call with a parameter that `varies` (codegen/calls.txt), so often as may be:
+// the answer for another value of it.
+struct OtherAnswer {
+    uint32_t value;
+    int32_t answer;
+};
 
 // The bit of a host function's number that says that it is a gate: no function, but a place where later work
 // waits for functions that were taken before.  A worker that has no room for functions has some for gates.

@@ -21,13 +21,12 @@ void remember(Connection& connection, uint64_t request, const Question& question
     memo.answers[question] = answer;
 }
 
-void remember_smaller_blocks(Connection& connection, Question question, Request& request) {
-    uint64_t& threads = question.words[1];
-    while (threads > wire::WARP) {
-        const int blocks = request.get<int>();
-        if (request.failed()) return;  // a worker may send fewer, or none
-        threads -= wire::WARP;
-        remember(connection, request.number(), question, static_cast<uint64_t>(blocks));
+void remember_others(Connection& connection, Question question, size_t varies, Request& request) {
+    for (;;) {
+        const auto [value, answer] = request.get<wire::OtherAnswer>();
+        if (request.failed()) return;  // older workers send none
+        question.words[varies] = value;
+        remember(connection, request.number(), question, static_cast<uint64_t>(answer));
     }
 }
 

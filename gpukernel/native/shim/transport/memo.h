@@ -1,8 +1,8 @@
 // Answers about kernels that cannot change before the program changes something: they are asked for once.
 //
 // Frameworks ask for a kernel's occupancy before each launch, for many sizes of a block, from the largest
-// down: the first answer brings those for smaller ones.  XLA sets the shared memory of some kernels before
-// each launch, to the same value.
+// down, and for all of its attributes one by one: an answer brings those for other values of one parameter.
+// XLA sets the shared memory of some kernels before each launch, to the same value.
 #pragma once
 
 #include <array>
@@ -37,9 +37,9 @@ struct Memo {
 std::optional<uint64_t> recall(Connection& connection, const Question& question);
 // An answer to a request, unless what a later one does may change it.
 void remember(Connection& connection, uint64_t request, const Question& question, uint64_t answer);
-// The answers for smaller blocks, which came with one about a kernel's occupancy.
+// What came with an answer: other values of the question's word `varies`, and their answers.
 class Request;
-void remember_smaller_blocks(Connection& connection, Question question, Request& request);
+void remember_others(Connection& connection, Question question, size_t varies, Request& request);
 // Whether a call may change such answers.
 extern const std::array<bool, static_cast<size_t>(wire::DriverCall::end)> CHANGING;
 inline bool changes_kernels(uint16_t call) { return call < CHANGING.size() && CHANGING[call]; }
