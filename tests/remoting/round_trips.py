@@ -79,7 +79,7 @@ async def conversation(one: Worker, code: str, argument: int = 0, one_way: float
     with counted(environment, one_way) as counter:
         done = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", PRELUDE + code, str(argument)],
+            [sys.executable, "-u", "-c", PRELUDE + code, str(argument)],
             env=environment,
             capture_output=True,
             text=True,

@@ -105,7 +105,7 @@ def reads_early(code: str, kind: str, seeds: range) -> int:
     async def run(environment: dict[str, str], seed: int) -> int:
         done = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", code, str(seed)],
+            [sys.executable, "-u", "-c", code, str(seed)],
             env=environment,
             capture_output=True,
             text=True,

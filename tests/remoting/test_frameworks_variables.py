@@ -22,7 +22,7 @@ before = getenv(b"CUDA_LAUNCH_BLOCKING"); print(before, d.cuInit(0)[0].name, get
 
 
 def looked(library: Path | None, environment: dict[str, str]) -> str:
-    command = [sys.executable, "-c", PRELUDE + LOOK, str(library or "")]
+    command = [sys.executable, "-u", "-c", PRELUDE + LOOK, str(library or "")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return done.stdout.strip() or done.stderr
 

@@ -186,7 +186,7 @@ def test_a_function_is_reported_while_the_one_before_it_runs() -> None:
             environment = one.environment(kind="tcp", shared_memory=False)
             with counted(environment) as counter:
                 program = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", code, env=environment, stdin=PIPE, stdout=PIPE
+                    sys.executable, "-u", "-c", code, env=environment, stdin=PIPE, stdout=PIPE
                 )
                 assert program.stdout is not None
                 await program.stdout.readline()

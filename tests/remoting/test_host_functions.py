@@ -133,7 +133,13 @@ a, b = stream(0), stream(0); call(a, lambda: None); ok(d.cuStreamSynchronize(a))
             environment = one.environment(kind="tcp", shared_memory=False)
             with counted(environment) as counter:
                 program = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", PRELUDE + HOST + code, env=environment, stdin=PIPE, stdout=PIPE
+                    sys.executable,
+                    "-u",
+                    "-c",
+                    PRELUDE + HOST + code,
+                    env=environment,
+                    stdin=PIPE,
+                    stdout=PIPE,
                 )
                 assert program.stdout is not None
                 await program.stdout.readline()

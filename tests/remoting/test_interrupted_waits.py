@@ -173,7 +173,7 @@ signal.signal(signal.SIGALRM, lambda *_: None); signal.setitimer(signal.ITIMER_R
             environment = one.environment(kind="tcp", shared_memory=False)
             with behind_a_full_queue(environment) as takes:
                 program = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", PRELUDE + code, env=environment, stdout=PIPE
+                    sys.executable, "-u", "-c", PRELUDE + code, env=environment, stdout=PIPE
                 )
                 assert program.stdout is not None
                 assert await program.stdout.readline() == b"signals\n"

@@ -182,7 +182,7 @@ def program(age: Age, code: str, **options: Any) -> OlderWorker:
             with of_age(age, environment) as older:
                 done = await asyncio.to_thread(
                     subprocess.run,
-                    [sys.executable, "-c", f"{PRELUDE}{REPORTS}\n{code}"],
+                    [sys.executable, "-u", "-c", f"{PRELUDE}{REPORTS}\n{code}"],
                     env=environment,
                     capture_output=True,
                     text=True,

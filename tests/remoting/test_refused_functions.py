@@ -160,7 +160,13 @@ def test_all_who_wait_for_a_stream_hear_that_one_of_its_functions_had_no_room_un
             environment = one.environment(kind="tcp", shared_memory=False)
             with counted(environment) as counter:
                 program = await asyncio.create_subprocess_exec(
-                    sys.executable, "-c", PRELUDE + REPORTS + code, env=environment, stdin=PIPE, stdout=PIPE
+                    sys.executable,
+                    "-u",
+                    "-c",
+                    PRELUDE + REPORTS + code,
+                    env=environment,
+                    stdin=PIPE,
+                    stdout=PIPE,
                 )
                 assert program.stdout is not None
                 await program.stdout.readuntil(b"ready\n")

@@ -139,7 +139,7 @@ def says(
             environment = one.environment(kind="tcp", shared_memory=False) if tcp else one.environment()
             done = await asyncio.to_thread(
                 subprocess.run,
-                [sys.executable, "-c", PRELUDE + begin + code],
+                [sys.executable, "-u", "-c", PRELUDE + begin + code],
                 env=environment | settings,
                 capture_output=True,
                 text=True,
@@ -324,7 +324,7 @@ def test_a_strict_check_finds_kernels_that_use_freed_memory() -> None:
         async with worker() as one:
             done = await asyncio.to_thread(
                 subprocess.run,
-                [sys.executable, "-c", PRELUDE + STEP + SPARES + code],
+                [sys.executable, "-u", "-c", PRELUDE + STEP + SPARES + code],
                 env=one.environment() | {"GPUKERNEL_MEMCHECK": "strict"},
                 capture_output=True,
                 text=True,
