@@ -1,6 +1,6 @@
-"""Run the tests, two at a time, and those few that failed once more, alone.
+"""Run the tests, three at a time, and those few that failed once more, alone.
 
-Many tests start real servers and browsers on two processors.  One that waits for something only so long may fail for want of a
+Many tests start real servers and browsers on two processors, and wait for them two fifths of their time.  One that waits for something only so long may fail for want of a
 processor.  Alone it has the machine: a defect fails again, and a test that passes is named at the end, to be mended.
 
 ``python -m tools.run_tests [arguments of pytest]``
@@ -20,7 +20,7 @@ FEW = 5  # more failures than this are no accident
 FAILED = 1  # pytest's exit status where tests ran and some failed
 
 
-def run(arguments: list[str], parallel: tuple[str, ...] = ("-n", "2", "--dist", "worksteal")) -> int:
+def run(arguments: list[str], parallel: tuple[str, ...] = ("-n", "3", "--dist", "worksteal")) -> int:
     """Run pytest with `arguments`, repeat a few failures alone, and return the exit status of the last run."""
     with tempfile.TemporaryDirectory() as folder:
         pytest = [sys.executable, "-m", "pytest", "-o", f"cache_dir={folder}"]
