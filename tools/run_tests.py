@@ -16,7 +16,7 @@ from pathlib import Path
 
 __all__ = ["FEW", "main", "run"]
 
-FEW = 5  # more failures than this are no accident
+FEW = 12  # more failures than this are no accident, on two processors that are busy otherwise, too
 FAILED = 1  # pytest's exit status where tests ran and some failed
 
 
