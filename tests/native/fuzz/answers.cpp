@@ -216,9 +216,15 @@ struct Program {
                 break;
             case 13: {
                 prepare(wire::CustomCall::best_block_size);
+                prepare(wire::DriverCall::cuFuncGetAttribute);
+                prepare(wire::DriverCall::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
                 ready();
                 int grid, block;
                 cuOccupancyMaxPotentialBlockSize(&grid, &block, nullptr, nullptr, 0, 0);
+                // Answers to other questions may come with these, and are kept.
+                const auto function = reinterpret_cast<CUfunction>(functions++);
+                cuFuncGetAttribute(&grid, CU_FUNC_ATTRIBUTE_NUM_REGS, function);
+                cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(&grid, function, 1024, 0, 0);
                 break;
             }
             case 14:
