@@ -1,7 +1,8 @@
 """Run the tests, three at a time, and those few that failed once more, alone.
 
-Many tests start real servers and browsers on two processors, and wait for them two fifths of their time.  One that waits for something only so long may fail for want of a
-processor.  Alone it has the machine: a defect fails again, and a test that passes is named at the end, to be mended.
+Many tests start real servers and browsers on two processors, and wait for them two fifths of their time.  One that waits
+for something only so long may fail for want of a processor.  Alone it has the machine: a defect fails again, and a test
+that passes is named at the end, to be mended.
 
 ``python -m tools.run_tests [arguments of pytest]``
 """
