@@ -152,7 +152,7 @@ def test_it_touches_no_other_process(door: Door, sibling: Door) -> None:
 
 @pytest.mark.needs("system-calls")
 def test_it_makes_no_process_less_urgent_and_no_thread_more(door: Door, sibling: Door) -> None:
-    """A thread may say of itself that it is in no hurry; of the whole worker it may not either, which has its account."""
+    """A thread may say of itself that it is in no hurry.  Naming the worker's own process stands for a sibling of the same account."""
     batch, idle, fifo, process = 3, 5, 1, 0
     assert door.call("sched_setscheduler", 0, batch, "@").result == 0
     for outcome in (

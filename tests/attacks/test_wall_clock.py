@@ -52,9 +52,8 @@ def test_the_pool_follows_a_clock_that_is_set_and_no_lease_ends(site: Site, tmp_
         site.ask(lambda admin: admin.undrain("gpu1"))
         entry = site.ask(lambda admin: admin.audit(1))[0]
         assert abs(entry.time - time.time() - step) < DAY / 24, "the audit shows another day"
-        leases, _ = site.ask(
-            lambda admin: admin.leases()
-        )  # the others' programs are over, and theirs may be about to end
+        # The others' programs are over, and their leases may be about to end.
+        leases, _ = site.ask(lambda admin: admin.leases())
         held = [lease for lease in leases if lease.id == own.id]
         assert [lease.state for lease in held] == ["live"], "a step of the clock ended the lease"
         assert abs(held[0].until - (time.time() + step + 3600)) < 600, (

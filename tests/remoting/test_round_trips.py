@@ -209,7 +209,7 @@ threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]; [t.start
     says(code, ["[]"])
 
 
-# A kernel that was never asked for, whose block is limited by its registers on the way down.
+# A kernel of which nothing has been asked.
 FRESH = r"""
 def fresh(bound): module = ok(d.cuModuleLoadData(SOURCE.replace(b".visible .entry add(.param .u64 to, .param .u32 n) {", b".visible .entry add(.param .u64 to, .param .u32 n) .maxntid %d { " % bound) + b"\0")); return ok(d.cuModuleGetFunction(module, b"add"))
 def blocks(f, n, shared=0): error, count = d.cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(f, n, shared, 0); return count if not error else error.name
